@@ -1,0 +1,5 @@
+"""`python -m kvdiag` is the same as `kvdiag`."""
+
+from kvdiag.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Pure functions: arrays in, metrics out."""

@@ -1,0 +1,1 @@
+"""One prefill for the whole matrix: tap, cache views, shared attention, replay."""

@@ -1,0 +1,85 @@
+"""Greedy decoding of many rows; finished rows leave the batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kvdiag.engine.replay import Replay
+
+
+@dataclass
+class Answer:
+    """Tokens decoded so far and why decoding ended: eos, length, or nonfinite (no answer)."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish: str | None = None
+
+    def push(self, token: int, finite: bool, stop_ids: frozenset[int], max_new_tokens: int) -> None:
+        """Add the next token and see whether the answer ends with it."""
+        if not finite:
+            self.finish = "nonfinite"
+            return
+        self.tokens.append(token)
+        if token in stop_ids:
+            self.finish = "eos"
+        elif len(self.tokens) >= max_new_tokens:
+            self.finish = "length"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When to stop: on any of these tokens, or after so many."""
+
+    ids: frozenset[int]
+    max_new_tokens: int
+
+
+def verify(draft: Sequence[int], predicted: Sequence[int], finite: bool, stop: Stop) -> Answer:
+    """The greedy answer of a row that was fed `draft`, as far as that shows it.
+
+    predicted[i] is the row's own choice after draft[:i]. They agree up to some token, and the first that
+    differs is the row's own; what comes after it is not known yet (finish stays None).
+    """
+    answer = Answer()
+    for wanted, own in zip(draft, predicted, strict=True):
+        answer.push(own, finite, stop.ids, stop.max_new_tokens)
+        if answer.finish or own != wanted:
+            break
+    return answer
+
+
+def decode(
+    replay: Replay,
+    answers: Sequence[Answer],
+    visible: torch.Tensor,
+    n_prompt: int,
+    stop: Stop,
+) -> None:
+    """Decode every unfinished answer to its end, in place.
+
+    answers[i] belongs to row i of the replay and has at least one token, its last not fed yet. visible: bool
+    [rows, slots], the suffix slots each row sees; new tokens go to the slots behind.
+    """
+    open_rows = [i for i, a in enumerate(answers) if a.finish is None]
+    waiting = [answers[i] for i in open_rows]
+    if not waiting:
+        return
+    replay.keep_rows(open_rows)
+    visible = visible[open_rows]
+    device = replay.prefix.keys[0].device
+    while waiting:
+        slot = visible.shape[1]
+        visible = torch.nn.functional.pad(visible, (0, 1), value=True)
+        tokens = torch.tensor([a.tokens[-1] for a in waiting], device=device)
+        positions = torch.tensor([n_prompt + len(a.tokens) - 1 for a in waiting], device=device)
+        logits = replay.model.lm_head(replay.step(tokens, positions, slot, visible))
+        finite = torch.isfinite(logits).all(-1).tolist()
+        for answer, token, ok in zip(waiting, logits.argmax(-1).tolist(), finite, strict=True):
+            answer.push(token, ok, stop.ids, stop.max_new_tokens)
+        left = [i for i, a in enumerate(waiting) if a.finish is None]
+        if len(left) < len(waiting):
+            waiting = [waiting[i] for i in left]
+            visible = visible[left]
+            if left:
+                replay.keep_rows(left)

@@ -1,0 +1,230 @@
+"""One source through the whole matrix: prefill, control, replay, decoding."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kvdiag.diagnostics import likelihood
+from kvdiag.diagnostics.retention import evidence_positions
+from kvdiag.engine.decode import Answer, Stop, decode, verify
+from kvdiag.engine.replay import EvidenceProbe, Replay
+from kvdiag.engine.tap import PrefillTap
+from kvdiag.engine.tree import TokenTree
+from kvdiag.engine.views import Cell, CellView, SharedPrefix
+from kvdiag.prompts import Prompt
+
+# A replay forward holds at most this many tokens, so that its activations stay small beside the cache.
+TOKENS_PER_FORWARD = 2048
+
+
+@dataclass
+class RowResult:
+    """What a row (the control or a cell) gave.
+
+    nll: nats per gold token; top50: shared share of the likeliest tokens against the control; eam_by_layer:
+    evidence attention mass, mean over gold positions and query heads, None without mapped evidence.
+    """
+
+    answer: Answer
+    nll: float
+    top50: float
+    eam_by_layer: list[float] | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the row has no answer since its logits were not finite."""
+        return self.answer.finish == "nonfinite"
+
+
+@dataclass
+class MatrixResult:
+    """All rows of a source. A cell without a row has a view with an error."""
+
+    control: RowResult
+    cells: dict[Cell, RowResult]
+    views: dict[Cell, CellView]
+    prefix_bytes: int
+    bytes_per_position: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class NonFiniteError(Exception):
+    """The control itself has no answer, so nothing can be paired with it."""
+
+
+class Stopwatch:
+    """Adds up seconds by stage."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {}
+        self._cuda = device.type == "cuda"
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time what runs inside under this name."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self._cuda:
+                torch.cuda.synchronize()
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@torch.no_grad()
+def run_matrix(
+    model: Any, prompt: Prompt, cells: Sequence[Cell], stop_ids: frozenset[int], max_new_tokens: int
+) -> MatrixResult:
+    """Run a prompt with the full cache and in every cell, from one prefill.
+
+    The model may be any decoder whose layers call transformers' attention interface and keep their keys and
+    values as [1, kv_heads, positions, head_dim].
+    """
+    device = next(model.parameters()).device
+    watch = Stopwatch(device)
+    stop = Stop(stop_ids, max_new_tokens)
+    ids = torch.tensor([prompt.ids[: prompt.n_prefix]], device=device)
+    with watch.stage("prefill"), PrefillTap(model, cells, prompt.n_context, prompt.n_prefix) as tap:
+        prefix = tap.prefill(ids)
+    watch.seconds["tap"] = tap.seconds
+    watch.seconds["prefill"] -= tap.seconds
+    with watch.stage("control"):
+        control = decode_control(model, prefix, prompt, stop)
+    if control.finish == "nonfinite":
+        raise NonFiniteError("the control's logits are not finite")
+    usable = [v for v in tap.views.values() if v.error is None]
+    # The control and the query-aware cells feed the cue only, the query-agnostic ones the question too.
+    aware = [v for v in usable if v.cell.protocol == "query_aware"]
+    agnostic = [v for v in usable if v.cell.protocol == "query_agnostic"]
+    rows: list[CellView | None] = [None, *aware, *agnostic]
+    session = _Session(model, prefix, prompt, stop, control, rows, n_aware=1 + len(aware))
+    with watch.stage("replay"), session.replay.attached():
+        results = session.replay_answers()
+    results[0].answer = control  # decoded token by token, as a plain run would
+    with watch.stage("decoding"), session.replay.attached():
+        session.finish_answers(results)
+    keys, values = prefix.keys, prefix.values
+    return MatrixResult(
+        control=results[0],
+        cells={view.cell: result for view, result in zip([*aware, *agnostic], results[1:], strict=True)},
+        views=tap.views,
+        prefix_bytes=sum(t.numel() * t.element_size() for t in (*keys, *values)),
+        bytes_per_position=prefix.bytes_per_position(),
+        seconds=watch.seconds,
+    )
+
+
+def decode_control(model: Any, prefix: SharedPrefix, prompt: Prompt, stop: Stop) -> Answer:
+    """The FullCache answer: the cue through the whole cache, then greedy decoding."""
+    n, device = prompt.n_cue, prefix.keys[0].device
+    replay = Replay(model, prefix, [None], capacity=n + min(stop.max_new_tokens, 32))
+    tree = TokenTree(prompt.ids[prompt.n_prefix :])
+    with replay.attached():
+        hidden = replay.feed_tree(
+            slice(0, 1),
+            0,
+            torch.tensor(tree.tokens, device=device),
+            torch.arange(prompt.n_prefix, len(prompt.ids), device=device),
+            tree.visible(),
+        )
+        logits = model.lm_head(hidden[0, -1])
+        answer = Answer()
+        answer.push(int(logits.argmax()), bool(torch.isfinite(logits).all()), stop.ids, stop.max_new_tokens)
+        decode(replay, [answer], torch.ones(1, n, dtype=torch.bool), len(prompt.ids), stop)
+    return answer
+
+
+class _Session:
+    """The replay of one source: rows [0, n_aware) feed the cue, the others question and cue."""
+
+    def __init__(
+        self,
+        model: Any,
+        prefix: SharedPrefix,
+        prompt: Prompt,
+        stop: Stop,
+        control: Answer,
+        rows: list[CellView | None],
+        n_aware: int,
+    ) -> None:
+        self.model, self.prompt, self.stop, self.control = model, prompt, stop, control
+        self.device = prefix.keys[0].device
+        self.n_question, self.n_aware = prompt.n_question, n_aware
+        tree = TokenTree(prompt.ids[prompt.n_context :])
+        self.gold_nodes = tree.add(prompt.gold_ids)
+        # The control's answer is a draft: a row decodes on its own only from where it departs from it.
+        self.draft_nodes = tree.add(control.tokens)
+        self.tree = tree
+        self.visible = tree.visible()
+        self.tokens = torch.tensor(tree.tokens, device=self.device)
+        self.positions = torch.tensor(tree.depths, device=self.device) + prompt.n_context
+        self.replay = Replay(model, prefix, rows, capacity=len(tree.tokens))
+
+    def replay_answers(self) -> list[RowResult]:
+        """Feed gold answer and draft to every row; metrics, and answers as far as the draft shows them."""
+        results: list[RowResult] = []
+        reference: torch.Tensor | None = None
+        for rows, first in self._batches():
+            probe = self._probe(first)
+            hidden = self.replay.feed_tree(
+                rows,
+                first,
+                self.tokens[first:],
+                self.positions[first:],
+                self.visible[first:, first:],
+                probe,
+            )
+            for i in range(hidden.shape[0]):
+                logits = self._logits(hidden[i], first)
+                if reference is None:  # row 0 is the control
+                    reference = likelihood.top_sets(logits[: len(self.gold_nodes)])
+                eam = [float(m[i].double().mean()) for m in probe.mass] if probe else None
+                results.append(self._result(logits, reference, eam))
+        return results
+
+    def finish_answers(self, results: list[RowResult]) -> None:
+        """Decode the rows that departed from the draft, to their end."""
+        slots = len(self.tokens)
+        seen = torch.zeros(len(results), slots, dtype=torch.bool)
+        for i, result in enumerate(results):
+            first = self.n_question if i < self.n_aware else 0
+            seen[i, first : self.tree.root + 1] = True
+            # All tokens but the last, which is the row's own, were fed as the draft's.
+            seen[i, self.draft_nodes[1 : len(result.answer.tokens)]] = True
+        decode(self.replay, [r.answer for r in results], seen, len(self.prompt.ids), self.stop)
+
+    def _batches(self) -> Iterator[tuple[slice, int]]:
+        """Slices of rows that feed the same tokens, and the first node they feed."""
+        n = len(self.replay.rows)
+        for start, stop, first in ((0, self.n_aware, self.n_question), (self.n_aware, n, 0)):
+            size = max(1, TOKENS_PER_FORWARD // (len(self.tokens) - first))
+            for a in range(start, stop, size):
+                yield slice(a, min(a + size, stop)), first
+
+    def _probe(self, first: int) -> EvidenceProbe | None:
+        if not self.prompt.evidence:
+            return None
+        nodes = torch.tensor(self.gold_nodes, device=self.device) - first
+        positions = torch.from_numpy(evidence_positions(self.prompt.evidence)).to(self.device)
+        return EvidenceProbe(nodes, positions, [])
+
+    def _logits(self, hidden: torch.Tensor, first: int) -> torch.Tensor:
+        """float32 [gold tokens + draft tokens, vocabulary]."""
+        nodes = torch.tensor([*self.gold_nodes, *self.draft_nodes], device=self.device) - first
+        return self.model.lm_head(hidden[nodes]).float()
+
+    def _result(self, logits: torch.Tensor, reference: torch.Tensor, eam: list[float] | None) -> RowResult:
+        n = len(self.gold_nodes)
+        gold, draft = logits[:n], logits[n:]
+        targets = torch.tensor(self.prompt.gold_ids, device=self.device)
+        finite = bool(torch.isfinite(logits).all())
+        return RowResult(
+            answer=verify(self.control.tokens, draft.argmax(-1).tolist(), finite, self.stop),
+            nll=float(likelihood.token_nll(gold, targets).double().mean()),
+            top50=likelihood.top_overlap(reference, likelihood.top_sets(gold)),
+            eam_by_layer=eam,
+        )

@@ -1,0 +1,1 @@
+"""Compression methods: the catalogue, and adapters that observe kvpress' presses."""

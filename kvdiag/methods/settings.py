@@ -1,0 +1,39 @@
+"""Settings: the strength of a method, written `keep=0.5`."""
+
+import re
+from dataclasses import dataclass
+
+from kvdiag.errors import UsageError
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """`kind` is what is turned ("keep": share of positions kept), `value` how far."""
+
+    kind: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}={self.value:g}"
+
+    @property
+    def keep(self) -> float | None:
+        """Nominal share of positions kept, where that is what the setting says."""
+        return self.value if self.kind == "keep" else None
+
+
+KINDS = ("keep",)
+
+
+def parse_setting(text: str) -> Setting:
+    """A setting from `keep=0.5`. Raises UsageError with the form it must have."""
+    match = re.fullmatch(r"\s*([a-z_]+)\s*=\s*([0-9.]+)\s*", text)
+    if not match or match.group(1) not in KINDS:
+        raise UsageError(f"--settings {text}: must look like keep=0.5")
+    try:
+        value = float(match.group(2))
+    except ValueError:
+        raise UsageError(f"--settings {text}: {match.group(2)} is not a number") from None
+    if not 0 < value < 1:
+        raise UsageError(f"--settings {text}: keep must lie between 0 and 1 (the control keeps all)")
+    return Setting(match.group(1), value)

@@ -1,0 +1,155 @@
+"""Prompts in three parts: context, question, cue. Tokens, character spans, and the gold answer's tokens.
+
+The whole prompt is tokenized once and cut at the part borders, so that its tokens are those the model would
+see anyway. A token that crosses a border goes to the later part: methods that may not see the question then
+do not see a piece of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvdiag.errors import DataError, UsageError
+from kvdiag.workloads.base import Source, Span
+
+TEMPLATES = ("chat", "plain")
+_MARK = "\x02kvdiag\x03"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A tokenized source. `ids` is context + question + cue, then comes `gold_ids`."""
+
+    text: str
+    ids: tuple[int, ...]
+    n_context: int
+    n_question: int
+    gold_ids: tuple[int, ...]
+    evidence: tuple[Span, ...]  # token spans
+    evidence_status: str
+    evidence_reason: str | None
+
+    @property
+    def n_prefix(self) -> int:
+        """Tokens of context and question: what the prefill sees."""
+        return self.n_context + self.n_question
+
+    @property
+    def n_cue(self) -> int:
+        """Tokens of the cue; at least one."""
+        return len(self.ids) - self.n_prefix
+
+
+@dataclass(frozen=True)
+class PromptBuilder:
+    """Makes prompts with one tokenizer and template ("chat" or "plain")."""
+
+    tokenizer: Any
+    template: str
+    head: str
+    tail: str
+
+    @classmethod
+    def create(cls, tokenizer: Any, template: str) -> "PromptBuilder":
+        """Raises UsageError when the tokenizer lacks offsets, or a chat template that was asked for."""
+        if template not in TEMPLATES:
+            raise UsageError(f"--prompt {template}: must be one of {', '.join(TEMPLATES)}")
+        if not getattr(tokenizer, "is_fast", False):
+            raise UsageError("the model's tokenizer gives no character offsets; it needs a tokenizer.json")
+        if template == "plain":
+            return cls(tokenizer, template, "", "")
+        if not getattr(tokenizer, "chat_template", None):
+            raise UsageError("the model's tokenizer has no chat template; use --prompt plain")
+        # Models that can think aloud are asked for the answer itself; other templates ignore the switch.
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": _MARK}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+        )
+        head, mark, tail = rendered.partition(_MARK)
+        if not mark:
+            raise DataError("the chat template does not repeat the user's text; use --prompt plain")
+        return cls(tokenizer, template, head, tail)
+
+    def build(self, source: Source) -> Prompt:
+        """Tokenize a source. A span that cannot be mapped is recorded as such, never shifted."""
+        context, question = self.head + source.context, source.question
+        # A trailing space would not be the token that starts the answer: the gold carries it instead.
+        prefix = source.answer_prefix.rstrip(" ")
+        if self.tail.endswith(("\n", " ")):
+            prefix = prefix.lstrip(" ")
+        text = context + question + self.tail + prefix
+        ids, offsets = self._encode(text)
+        n_context = _first_after(offsets, len(context))
+        n_prefix = _first_after(offsets, len(context) + len(question))
+        if n_prefix == len(ids):
+            # The first answer token must see the compressed cache: one prompt token goes through the view.
+            n_prefix -= 1
+            n_context = min(n_context, n_prefix)
+        if n_context < 1:
+            raise DataError(f"{source.source_id}: the context has no token")
+        spans, status, reason = self._map_spans(source, offsets[:n_context])
+        return Prompt(
+            text=text,
+            ids=tuple(ids),
+            n_context=n_context,
+            n_question=n_prefix - n_context,
+            gold_ids=tuple(self._gold_ids(text, ids, source.gold)),
+            evidence=spans,
+            evidence_status=status,
+            evidence_reason=reason,
+        )
+
+    def count(self, source: Source) -> int:
+        """Tokens of the whole prompt."""
+        return len(self.build(source).ids)
+
+    def _encode(self, text: str) -> tuple[list[int], list[Span]]:
+        """Tokens and character offsets, with exactly one BOS where the tokenizer uses one."""
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, offsets = list(encoded["input_ids"]), [(int(a), int(b)) for a, b in encoded["offset_mapping"]]
+        bos = self.tokenizer.bos_token_id
+        if bos is not None and bos in self.tokenizer("", add_special_tokens=True)["input_ids"] and ids[:1] != [bos]:
+            ids, offsets = [bos, *ids], [(0, 0), *offsets]
+        if bos is not None and ids[:2] == [bos, bos]:
+            raise DataError("the chat template writes two start tokens; mend the template or use --prompt plain")
+        return ids, offsets
+
+    def _gold_ids(self, text: str, ids: list[int], gold: str) -> list[int]:
+        """The gold answer's tokens as they would follow the prompt."""
+        spaced = gold if text.endswith(("\n", " ")) else " " + gold
+        joint, _ = self._encode(text + spaced)
+        if joint[: len(ids)] == ids and len(joint) > len(ids):
+            return joint[len(ids) :]
+        # The tokenizer merges across the border: the answer's own tokens are the best there is.
+        return list(self.tokenizer(spaced, add_special_tokens=False)["input_ids"])
+
+    def _map_spans(self, source: Source, offsets: Sequence[Span]) -> tuple[tuple[Span, ...], str, str | None]:
+        if source.evidence_status != "available":
+            return (), source.evidence_status, source.evidence_reason
+        if not source.evidence:
+            return (), "not_applicable", "no_evidence"
+        shift, spans = len(self.head), []
+        for start, end in source.evidence:
+            span = _token_span(offsets, start + shift, end + shift)
+            if span is None:
+                return (), "not_measured", "span_unmapped"
+            spans.append(span)
+        return tuple(spans), "available", None
+
+
+def _first_after(offsets: Sequence[Span], border: int) -> int:
+    """Index of the first token that holds a character at or after `border`; special tokens hold none."""
+    for i, (_, end) in enumerate(offsets):
+        if end > border:
+            return i
+    return len(offsets)
+
+
+def _token_span(offsets: Sequence[Span], start: int, end: int) -> Span | None:
+    """Tokens that hold characters of [start, end), or None unless they cover all of it."""
+    inside = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
+    if not inside or offsets[inside[-1]][1] < end or offsets[inside[0]][0] > start:
+        return None
+    return inside[0], inside[-1] + 1

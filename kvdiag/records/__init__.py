@@ -1,0 +1,1 @@
+"""The record contract: table schemas and missing values. Imports nothing else of kvdiag."""

@@ -1,0 +1,1 @@
+"""Workloads: sources with character-level evidence spans, and their scores."""
