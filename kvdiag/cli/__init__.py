@@ -1,0 +1,67 @@
+"""The command line: parse, call one function, format. One file a command."""
+
+from typing import Any
+
+import click
+
+from kvdiag import __version__
+from kvdiag.errors import KvdiagError
+
+# Commands are imported when they are called, so that `kvdiag query` never imports torch.
+_COMMANDS = {
+    "build": ("kvdiag.cli.build", "Run sources through the whole matrix and write a ledger."),
+    "query": ("kvdiag.cli.query", "Ask a ledger with SQL."),
+    "methods": ("kvdiag.cli.catalogue", "List compression methods."),
+    "workloads": ("kvdiag.cli.catalogue", "List workloads."),
+}
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        import importlib
+
+        return getattr(importlib.import_module(_COMMANDS[name][0]), name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # From the table above: help needs no command's imports.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args and args[0] not in _COMMANDS:
+            from kvdiag.errors import near_matches
+
+            ctx.fail(f"no such command {args[0]!r}; {near_matches(args[0], list(_COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="kvdiag")
+def cli() -> None:
+    """Learn why a compressed KV cache turned a right answer wrong."""
+
+
+def main() -> None:
+    """Entry point. A user's mistake is one line on stderr and an exit code, never a traceback."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except KvdiagError as error:
+        click.echo(f"kvdiag: {error}", err=True)
+        raise SystemExit(error.exit_code) from None
+    except click.UsageError as error:
+        click.echo(f"kvdiag: {error.format_message()}", err=True)
+        raise SystemExit(2) from None
+    except click.ClickException as error:
+        click.echo(f"kvdiag: {error.format_message()}", err=True)
+        raise SystemExit(error.exit_code) from None
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("kvdiag: stopped", err=True)
+        raise SystemExit(1) from None
+    except BrokenPipeError:  # the reader (head, less) has gone
+        raise SystemExit(0) from None
+    raise SystemExit(code if isinstance(code, int) else 0)

@@ -1,0 +1,140 @@
+"""What a build shows: the plan, a progress bar, and what it found."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kvdiag.analysis import summary
+from kvdiag.engine.build import Plan, Watcher
+from kvdiag.workloads.base import Source
+
+
+class BuildProgress(Watcher):
+    """Plan and progress on stderr. As a context manager it says how to go on when a build is stopped."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._cells = 0
+        self._done = self._total = 0
+        self._started = time.monotonic()
+        self._console.print("loading the model …") if self._console.is_terminal else None
+
+    def __enter__(self) -> "BuildProgress":
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if kind is not None and issubclass(kind, KeyboardInterrupt) and self._total:
+            self._console.print(
+                f"stopped with {self._done} of {self._total} sources done; to go on, run again: {self._command}"
+            )
+
+    def planned(self, plan: Plan, done: int) -> None:
+        """Print the plan and start the bar."""
+        environment = plan.environment
+        self._cells = len(plan.cells)
+        lines = [
+            ("sources", f"{len(plan.sources)} of {plan.recipe.workload} ({', '.join(plan.recipe.tasks)})"),
+            (
+                "cells",
+                f"{len(plan.recipe.methods)} methods x {len(plan.recipe.settings)} settings x "
+                f"{len(plan.recipe.protocols)} protocols = {self._cells}",
+            ),
+            ("runs", f"{len(plan.sources)} sources x {self._cells} cells = {plan.n_runs}, and the controls"),
+            ("model", f"{environment['model']}, {environment['dtype']} on {environment['device']}"),
+            ("attention", environment["attention"]),
+            ("writes", str(plan.out)),
+        ]
+        for name, text in lines:
+            self._console.print(f"[bold]{name:<10}[/bold]{text}", soft_wrap=True)
+        if done:
+            self._console.print(f"{done} of {len(plan.sources)} sources were done before")
+        self._done, self._total, self._started = done, len(plan.sources), time.monotonic()
+        if done < self._total:
+            self._start_bar()
+
+    def _start_bar(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left"),
+            console=self._console,
+        )
+        self._task = self._bar.add_task(
+            "sources", total=self._total, completed=self._done, rate=f"x {self._cells} cells"
+        )
+        if self._console.is_terminal:
+            self._bar.start()
+
+    def source_done(self, source: Source, seconds: dict[str, float]) -> None:
+        """Advance the bar; without a terminal, a line a source."""
+        self._done += 1
+        assert self._bar is not None
+        spent = sum(seconds.values())
+        rate = f"x {self._cells} cells, {spent:.1f} s each"
+        self._bar.update(self._task, advance=1, rate=rate)
+        if not self._console.is_terminal:
+            left = (time.monotonic() - self._started) * (self._total - self._done) / max(1, self._done)
+            self._console.print(
+                f"source {self._done}/{self._total}  {source.task}  {self._cells} cells in {spent:.1f} s"
+                f"  about {left:.0f} s left"
+            )
+
+
+def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
+    """The failure table, one failure explained, and what to type next; on stdout."""
+    console = Console(highlight=False)
+    controls = summary.controls(ledger)
+    click.echo()
+    click.echo(
+        f"Full cache: {controls['n_correct']} of {controls['n_answered']} answers right "
+        f"({controls['n']} sources). Compressed, of those right answers:"
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("method", "setting", "protocol"):
+        table.add_column(column)
+    for column in ("turned wrong", "share", "95 % interval", "runs"):
+        table.add_column(column, justify="right")
+    for row in summary.failure_table(ledger):
+        share = row["c2w_rate"]
+        table.add_row(
+            row["method"],
+            row["setting"],
+            row["protocol"],
+            f"{row['n_c2w']}/{row['n_eligible']}",
+            "-" if share is None else f"{share:.0%}",
+            "-" if share is None else f"{row['c2w_low']:.0%} to {row['c2w_high']:.0%}",
+            f"{row['n_answered']}/{row['n_runs']}",
+        )
+    console.print(table)
+    click.echo("turned wrong: C->W runs / runs whose control is right; runs: answered / planned")
+    found = summary.example(ledger)
+    if found is None:
+        click.echo("\nNo right answer turned wrong.")
+    else:
+        click.echo("\nOne failure, explained:")
+        for line in summary.explain(found):
+            click.echo(f"  {line}")
+    seconds = manifest["build"].get("seconds_by_stage") or {}
+    if seconds:
+        stages = ", ".join(f"{k} {v:.0f}" for k, v in seconds.items())
+        click.echo(f"\nSeconds by stage: {stages}")
+    rows = ", ".join(f"{n} {t}" for t, n in manifest["rows"].items())
+    click.echo(f"\nWritten to {ledger}: {rows}. Next:")
+    click.echo(
+        f'  kvdiag query --data {ledger} "SELECT method, setting, count(*) FROM c2w GROUP BY ALL ORDER BY ALL"\n'
+        f'  python -c "from datasets import load_dataset; print(load_dataset({str(ledger)!r}))"\n'
+        "  kvdiag build --workload ruler_2k --limit 6 --model YOUR_MODEL"
+    )

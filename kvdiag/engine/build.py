@@ -1,0 +1,197 @@
+"""`kvdiag build`: plan, run every source through the matrix, commit each, compact to a ledger."""
+
+import importlib.metadata
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvdiag import __version__
+from kvdiag.engine.matrix import NonFiniteError, run_matrix
+from kvdiag.engine.models import LoadedModel, load_model
+from kvdiag.engine.rows import Gap, records
+from kvdiag.engine.views import Cell
+from kvdiag.errors import UsageError
+from kvdiag.ledger.finish import write_ledger
+from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
+from kvdiag.ledger.work import WorkFolder, check_recipe, refuse_other
+from kvdiag.methods import catalogue
+from kvdiag.prompts import PromptBuilder
+from kvdiag.recipes import Recipe
+from kvdiag.workloads import registry
+from kvdiag.workloads.base import Source
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a build will do. Printed before it starts."""
+
+    recipe: Recipe
+    out: Path
+    model: LoadedModel
+    sources: list[Source]
+    cells: list[Cell]
+    environment: dict[str, Any]
+
+    @property
+    def n_runs(self) -> int:
+        """Planned runs, controls apart."""
+        return len(self.sources) * len(self.cells)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The part of the manifest that is the same for the same build."""
+        return {
+            "recipe": self.recipe.as_dict(),
+            "environment": self.environment,
+            "cells": [c.id for c in self.cells],
+        }
+
+
+class Watcher:
+    """Told of what a build does; the command line shows it."""
+
+    def planned(self, plan: Plan, done: int) -> None:
+        """The plan stands; `done` sources were committed by an earlier run."""
+
+    def source_done(self, source: Source, seconds: dict[str, float]) -> None:
+        """A source was committed."""
+
+
+def build(recipe: Recipe, out: Path, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Build a ledger; returns its manifest. Goes on where an interrupted build of the same recipe stopped.
+
+    Raises UsageError or RefusedError before anything is written when the recipe cannot be built there.
+    """
+    watcher = watcher or Watcher()
+    check_recipe(out, recipe.as_dict())
+    plan = make_plan(recipe, out)
+    if (out / MANIFEST).is_file() and not (out / WORK).is_dir():
+        manifest = read_manifest(out)
+        refuse_other(out, manifest, plan.as_dict())
+        watcher.planned(plan, len(plan.sources))
+        return manifest
+    work = WorkFolder(out)
+    with work.locked():
+        work.adopt(plan.as_dict())
+        return _run(plan, work, watcher)
+
+
+def make_plan(recipe: Recipe, out: Path) -> Plan:
+    """Load the model and make the sources."""
+    model = load_model(recipe.model, recipe.dtype, recipe.device, recipe.trust_remote_code)
+    workload = registry.get(recipe.workload)
+    if workload.length > model.max_positions:
+        raise UsageError(
+            f"--length {workload.length}: longer than the {model.max_positions} positions of {model.name}; "
+            f"give --length {model.max_positions} or less"
+        )
+    prompts = PromptBuilder.create(model.tokenizer, recipe.prompt)
+    sources = list(
+        workload.sources(recipe.tasks, recipe.limit, recipe.seed, prompts.count, recipe.max_new_tokens)
+    )
+    settings = recipe.parsed_settings()
+    cells = [
+        Cell(method, setting, protocol)
+        for method in catalogue.select(recipe.methods)
+        for setting in settings
+        for protocol in recipe.protocols
+    ]
+    return Plan(recipe, out, model, sources, cells, environment(model))
+
+
+def environment(model: LoadedModel) -> dict[str, Any]:
+    """What numbers may depend on."""
+    packages = ("torch", "transformers", "kvpress", "tokenizers", "numpy", "pyarrow")
+    return {
+        "kvdiag": __version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "model": model.name,
+        "model_digest": model.digest,
+        "tokenizer_sha256": model.tokenizer_digest,
+        "dtype": model.dtype,
+        "device": torch.cuda.get_device_name() if model.device.startswith("cuda") else model.device,
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "attention": "sdpa prefill, kvdiag replay",
+        "decoding": "greedy",
+        "stop_ids": sorted(model.stop_ids),
+    }
+
+
+def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
+    prompts = PromptBuilder.create(plan.model.tokenizer, plan.recipe.prompt)
+    committed = {s.source_id: r for s in plan.sources if (r := work.load(s.source_id)) is not None}
+    watcher.planned(plan, len(committed))
+    seconds: dict[str, float] = {}
+    for source in plan.sources:
+        if source.source_id in committed:
+            continue
+        rows, stages = run_source(plan, prompts, source)
+        work.commit(rows)
+        committed[source.source_id] = rows
+        for stage, spent in stages.items():
+            seconds[stage] = seconds.get(stage, 0.0) + spent
+        watcher.source_done(source, stages)
+    ordered = [committed[s.source_id] for s in plan.sources]
+    manifest = write_ledger(
+        plan.out,
+        sources=[r["source"] for r in ordered],
+        controls=[r["control"] for r in ordered],
+        runs=[run for r in ordered for run in r["runs"]],
+        plan=plan.as_dict(),
+        build={"seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()}},
+    )
+    work.remove()
+    return manifest
+
+
+def run_source(
+    plan: Plan, prompts: PromptBuilder, source: Source
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Records of one source and the seconds each stage took. What cannot run becomes rows that say why."""
+    prompt = prompts.build(source)
+    gaps = _too_short(plan.cells, prompt.n_context, prompt.n_prefix)
+    cells = [c for c in plan.cells if c not in gaps]
+    model = plan.model
+    outcome: Any
+    seconds: dict[str, float] = {}
+    try:
+        outcome = run_matrix(model.model, prompt, cells, model.stop_ids, source.max_new_tokens)
+        seconds = outcome.seconds
+    except NonFiniteError as error:
+        outcome = Gap("failed", "nonfinite", str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        outcome = Gap("failed", "oom", _first_line(error))
+    return records(source, prompt, plan.cells, outcome, gaps, model.name, model.tokenizer), seconds
+
+
+def _too_short(cells: list[Cell], n_context: int, n_prefix: int) -> dict[Cell, Gap]:
+    """Cells whose method needs more positions than the source has."""
+    gaps = {}
+    for cell in cells:
+        n = cell.n_compressed(n_context, n_prefix)
+        if n < cell.method.min_positions:
+            detail = f"{n} positions; {cell.method.id} needs {cell.method.min_positions}"
+            gaps[cell] = Gap("unsupported", "context_too_short", detail)
+    return gaps
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; a CPU has no error class of its own for it."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def default_out(recipe: Recipe) -> Path:
+    """`ledgers/<recipe or workload>-<model>`."""
+    label = recipe.workload if recipe.name == "default" else recipe.name
+    model = Path(recipe.model.split("@")[0]).name.removesuffix(".gguf")
+    return Path("ledgers") / f"{label}-{model}"

@@ -1,0 +1,1 @@
+"""The data set folder: writing, resuming, manifest, reading."""

@@ -1,0 +1,1 @@
+"""SQL over a ledger: a DuckDB connection, views and macros, output formats. Never imports torch."""

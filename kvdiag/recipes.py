@@ -1,0 +1,158 @@
+"""Recipes: everything that decides what a build's rows say. YAML files in `builders/`, replaced by flags."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvdiag.errors import UsageError, near_matches
+from kvdiag.methods import catalogue
+from kvdiag.methods.settings import Setting, parse_setting
+from kvdiag.records.keys import PROTOCOLS
+from kvdiag.resources import folder
+from kvdiag.workloads import registry
+
+_PROTOCOL_FLAGS = {
+    "agnostic": ("query_agnostic",),
+    "aware": ("query_aware",),
+    "both": PROTOCOLS,
+    "query_agnostic": ("query_agnostic",),
+    "query_aware": ("query_aware",),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked recipe. Lists are as the user ordered them; `workload` is an id with its length."""
+
+    name: str
+    workload: str
+    tasks: tuple[str, ...]
+    limit: int
+    seed: int
+    model: str
+    prompt: str
+    methods: tuple[str, ...]
+    settings: tuple[str, ...]
+    protocols: tuple[str, ...]
+    max_new_tokens: int | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    trust_remote_code: bool = False
+
+    def parsed_settings(self) -> list[Setting]:
+        """Settings as objects."""
+        return [parse_setting(s) for s in self.settings]
+
+    def n_cells(self) -> int:
+        """Cells a source runs in."""
+        return len(self.methods) * len(self.settings) * len(self.protocols)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the manifest keeps. `name` is a label and decides nothing."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+def digest(data: Mapping[str, Any]) -> str:
+    """sha256 of a mapping in canonical JSON."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def load(recipe: str | None = None, **flags: Any) -> Recipe:
+    """The recipe a user asked for: a file or a name of `builders/`, with flags (None = not given) in place.
+
+    Raises UsageError naming the flag or the file's field.
+    """
+    path = _find(recipe or "default")
+    raw = _read(path)
+    raw.update({k: v for k, v in flags.items() if v is not None})
+    length = raw.pop("length", None)
+    if not raw.get("workload"):
+        raise UsageError("which workload? give --workload NAME (kvdiag workloads lists them) or --recipe NAME")
+    workload = registry.get(raw["workload"], length)
+    raw["workload"] = workload.id
+    raw["tasks"] = workload.select_tasks(_names(raw.get("tasks"), "tasks"))
+    raw["methods"] = tuple(m.id for m in catalogue.select(_names(raw.get("methods"), "methods")))
+    raw["settings"] = tuple(
+        dict.fromkeys(str(parse_setting(s)) for s in _names(raw.get("settings"), "settings"))
+    )
+    raw["protocols"] = _protocols(_names(raw.get("protocols"), "protocol"))
+    for field, least in (("limit", 1), ("seed", 0), ("max_new_tokens", 1)):
+        value = raw.get(field)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UsageError(f"--{field.replace('_', '-')} {value}: must be a whole number of at least {least}")
+    return Recipe(**raw)
+
+
+def with_name(recipe: Recipe, name: str) -> Recipe:
+    """The same recipe under another label."""
+    return replace(recipe, name=name)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Fields in which two recipes or environments differ, as `field: old -> new`."""
+    keys = dict.fromkeys([*old, *new])
+    return [f"{k}: {old.get(k)} -> {new.get(k)}" for k in keys if old.get(k) != new.get(k)]
+
+
+def available() -> list[str]:
+    """Names of the shipped recipes."""
+    return sorted(p.stem for p in folder("builders").glob("*.yaml"))
+
+
+def _find(recipe: str) -> Path:
+    shipped = folder("builders") / f"{recipe}.yaml"
+    if shipped.is_file():
+        return shipped
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml") or "/" in recipe:
+        if path.is_file():
+            return path
+        raise UsageError(f"--recipe {recipe}: no such file")
+    raise UsageError(f"--recipe {recipe}: no such recipe; {near_matches(recipe, available())}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{where}: not valid YAML") from error
+    if not isinstance(raw, dict):
+        raise UsageError(f"{path}: a recipe is a mapping of fields")
+    known = [f.name for f in fields(Recipe)] + ["length"]
+    for key in raw:
+        if key not in known:
+            raise UsageError(f"{path}: unknown field {key!r}; {near_matches(str(key), known)}")
+    missing = [f.name for f in fields(Recipe) if f.name in _REQUIRED and f.name not in raw]
+    if missing:
+        raise UsageError(f"{path}: field {missing[0]!r} is missing")
+    return raw
+
+
+_REQUIRED = ("name", "seed", "limit", "model", "prompt", "methods", "settings", "protocols")
+
+
+def _names(value: Any, flag: str) -> list[str]:
+    """A list from `a,b` or a YAML list."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value) or not value:
+        raise UsageError(f"--{flag}: must be names separated by commas")
+    return list(value)
+
+
+def _protocols(names: list[str]) -> tuple[str, ...]:
+    chosen: set[str] = set()
+    for name in names:
+        if name not in _PROTOCOL_FLAGS:
+            raise UsageError(f"--protocol {name}: must be agnostic, aware or both")
+        chosen.update(_PROTOCOL_FLAGS[name])
+    return tuple(p for p in PROTOCOLS if p in chosen)
