@@ -40,10 +40,13 @@ def _print(entries: list[dict[str, Any]], columns: dict[str, str], as_json: bool
     from rich.console import Console
     from rich.table import Table
 
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200  # a file has no edge to fold at
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in columns.values():
-        table.add_column(title, overflow="fold")
+        table.add_column(title, overflow="fold", no_wrap=title in ("method", "family", "sees", "workload"))
     for entry in entries:
         cells = (entry[key] for key in columns)
         table.add_row(*(", ".join(c) if isinstance(c, list | tuple) else str(c) for c in cells))
-    Console().print(table)
+    console.print(table)

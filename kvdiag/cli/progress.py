@@ -96,6 +96,7 @@ class BuildProgress(Watcher):
 def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
     """The failure table, one failure explained, and what to type next; on stdout."""
     console = Console(highlight=False)
+    console.width = max(console.width, 100)  # the table needs it; a narrow terminal wraps lines
     controls = summary.controls(ledger)
     click.echo()
     click.echo(
@@ -112,7 +113,7 @@ def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
         table.add_row(
             row["method"],
             row["setting"],
-            row["protocol"],
+            row["protocol"].removeprefix("query_"),
             f"{row['n_c2w']}/{row['n_eligible']}",
             "-" if share is None else f"{share:.0%}",
             "-" if share is None else f"{row['c2w_low']:.0%} to {row['c2w_high']:.0%}",

@@ -213,9 +213,12 @@ class _Session:
         return EvidenceProbe(nodes, positions, [])
 
     def _logits(self, hidden: torch.Tensor, first: int) -> torch.Tensor:
-        """float32 [gold tokens + draft tokens, vocabulary]."""
-        nodes = torch.tensor([*self.gold_nodes, *self.draft_nodes], device=self.device) - first
-        return self.model.lm_head(hidden[nodes]).float()
+        """float32 [gold tokens + draft tokens, vocabulary]. Where both answers agree the head runs once."""
+        asked = [*self.gold_nodes, *self.draft_nodes]
+        distinct = sorted(set(asked))
+        nodes = torch.tensor(distinct, device=self.device) - first
+        logits = self.model.lm_head(hidden[nodes]).float()
+        return logits[[distinct.index(node) for node in asked]]
 
     def _result(self, logits: torch.Tensor, reference: torch.Tensor, eam: list[float] | None) -> RowResult:
         n = len(self.gold_nodes)

@@ -1,0 +1,138 @@
+"""What the whole matrix costs, against one FullCache run and against kvpress cell by cell.
+
+    python benchmarks/matrix_cost.py [--lengths 2048,4096] [--json]
+
+All figures of a line come from one process and are ratios: absolute seconds depend on the machine. The
+FullCache run is the model's own `generate` with the same prompt, limit and stop tokens. kvpress is given the
+same cells, generation only: one compressed prefill a cell, then the rest of the prompt and greedy decoding.
+"""
+
+import argparse
+import statistics
+from typing import Any
+
+import kvpress
+import torch
+from common import peak_bytes, report, timed
+from transformers import DynamicCache
+
+from kvdiag.engine.matrix import run_matrix
+from kvdiag.engine.models import LoadedModel, load_model
+from kvdiag.engine.views import Cell
+from kvdiag.methods import catalogue
+from kvdiag.methods.settings import Setting
+from kvdiag.prompts import Prompt, PromptBuilder
+from kvdiag.records.keys import PROTOCOLS
+from kvdiag.workloads import registry
+
+SETTINGS = [Setting("keep", k) for k in (0.75, 0.5, 0.25)]
+
+
+@torch.no_grad()
+def full_cache_run(model: LoadedModel, prompt: Prompt, max_new_tokens: int) -> list[int]:
+    """The ordinary run."""
+    ids = torch.tensor([prompt.ids], device=model.device)
+    out = model.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=sorted(model.stop_ids),
+    )
+    return out[0, len(prompt.ids) :].tolist()
+
+
+@torch.no_grad()
+def kvpress_run(model: LoadedModel, prompt: Prompt, cell: Cell, max_new_tokens: int) -> list[int]:
+    """One cell as kvpress runs it: prefill and evict, feed the rest, decode."""
+    n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
+    ids = torch.tensor([prompt.ids], device=model.device)
+    press = getattr(kvpress, cell.method.press)(
+        compression_ratio=1 - cell.setting.value, **cell.method.defaults
+    )
+    cache = DynamicCache()
+    with press(model.model):
+        model.model.model(input_ids=ids[:, :n], past_key_values=cache)
+    tokens: list[int] = []
+    feed, position = ids[:, n:], n
+    while not tokens or (tokens[-1] not in model.stop_ids and len(tokens) < max_new_tokens):
+        stored = cache.get_seq_length()
+        steps = torch.arange(feed.shape[1], device=model.device)
+        out = model.model(
+            input_ids=feed,
+            past_key_values=cache,
+            position_ids=(position + steps)[None],
+            cache_position=stored + steps,
+            logits_to_keep=1,
+        )
+        position += feed.shape[1]
+        tokens.append(int(out.logits[0, -1].argmax()))
+        feed = torch.tensor([tokens[-1:]], device=model.device)
+    return tokens
+
+
+def measure(
+    model: LoadedModel, length: int, protocols: list[str], max_new_tokens: int, repeats: int, with_kvpress: bool
+) -> dict[str, Any]:
+    """Ratios at one length."""
+    prompts = PromptBuilder.create(model.tokenizer, "chat")
+    tasks = ["niah_single_1", "niah_multikey_1"]
+    sources = list(registry.get("ruler", length).sources(tasks, 2, 42, prompts.count, max_new_tokens))
+    cells = [Cell(m, s, p) for m in catalogue.METHODS.values() for s in SETTINGS for p in protocols]
+    ratios, stages, speedups = [], [], []
+    for source in sources:
+        prompt = prompts.build(source)
+        for repeat in range(repeats):
+            _, control = timed(lambda prompt=prompt: full_cache_run(model, prompt, max_new_tokens))
+            result, matrix = timed(
+                lambda prompt=prompt: run_matrix(model.model, prompt, cells, model.stop_ids, max_new_tokens)
+            )
+            ratios.append(matrix / control)
+            stages.append({name: spent / control for name, spent in result.seconds.items()})
+            if with_kvpress and repeat == 0:
+                each = [timed(lambda c=c: kvpress_run(model, prompt, c, max_new_tokens))[1] for c in cells]
+                speedups.append(sum(each) / matrix)
+    prompt = prompts.build(sources[0])
+    peak = peak_bytes(lambda: run_matrix(model.model, prompt, cells, model.stop_ids, max_new_tokens))
+    outcome: dict[str, Any] = {
+        "tokens": len(prompt.ids),
+        "cells": len(cells),
+        "protocols": ",".join(protocols),
+        "dtype": model.dtype,
+        "max new tokens": max_new_tokens,
+        "matrix / one FullCache run": statistics.median(ratios),
+        "  range": f"{min(ratios):.2f} to {max(ratios):.2f} in {len(ratios)} runs",
+    }
+    for name in stages[0]:
+        outcome[f"  {name} / one FullCache run"] = statistics.median(s[name] for s in stages)
+    if speedups:
+        outcome["kvpress cell by cell / matrix"] = statistics.median(speedups)
+    if peak is not None:
+        outcome["peak memory / full cache"] = peak / result.prefix_bytes
+    return outcome
+
+
+def main() -> None:
+    """Parse and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--lengths", default="2048,4096")
+    parser.add_argument("--protocol", default="agnostic", choices=["agnostic", "aware", "both"])
+    parser.add_argument("--max-new-tokens", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--no-kvpress", action="store_true", help="leave out the cell by cell comparison")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    model = load_model(args.model, args.dtype, args.device)
+    protocols = [p for p in PROTOCOLS if args.protocol in ("both", p.removeprefix("query_"))]
+    results = [
+        measure(model, int(length), protocols, args.max_new_tokens, args.repeats, not args.no_kvpress)
+        for length in args.lengths.split(",")
+    ]
+    report(results, args.json)
+
+
+if __name__ == "__main__":
+    main()
