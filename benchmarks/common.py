@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 
-def timed(function: Callable[[], Any]) -> tuple[Any, float]:
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     """Result and wall seconds."""
     gc.collect()
     start = time.perf_counter()
-    result = function()
+    result = function(*arguments)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return result, time.perf_counter() - start

@@ -47,9 +47,7 @@ def kvpress_run(model: LoadedModel, prompt: Prompt, cell: Cell, max_new_tokens: 
     """One cell as kvpress runs it: prefill and evict, feed the rest, decode."""
     n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
     ids = torch.tensor([prompt.ids], device=model.device)
-    press = getattr(kvpress, cell.method.press)(
-        compression_ratio=1 - cell.setting.value, **cell.method.defaults
-    )
+    press = getattr(kvpress, cell.method.press)(compression_ratio=1 - cell.setting.value, **cell.method.defaults)
     cache = DynamicCache()
     with press(model.model):
         model.model.model(input_ids=ids[:, :n], past_key_values=cache)
@@ -72,25 +70,28 @@ def kvpress_run(model: LoadedModel, prompt: Prompt, cell: Cell, max_new_tokens: 
 
 
 def measure(
-    model: LoadedModel, length: int, protocols: list[str], max_new_tokens: int, repeats: int, with_kvpress: bool
+    model: LoadedModel,
+    length: int,
+    protocols: list[str],
+    max_new_tokens: int,
+    repeats: int,
+    with_kvpress: bool,
 ) -> dict[str, Any]:
     """Ratios at one length."""
     prompts = PromptBuilder.create(model.tokenizer, "chat")
     tasks = ["niah_single_1", "niah_multikey_1"]
     sources = list(registry.get("ruler", length).sources(tasks, 2, 42, prompts.count, max_new_tokens))
-    cells = [Cell(m, s, p) for m in catalogue.METHODS.values() for s in SETTINGS for p in protocols]
+    cells = [Cell(m, s, p) for m in catalogue.runnable() for s in SETTINGS for p in protocols]
     ratios, stages, speedups = [], [], []
     for source in sources:
         prompt = prompts.build(source)
         for repeat in range(repeats):
-            _, control = timed(lambda prompt=prompt: full_cache_run(model, prompt, max_new_tokens))
-            result, matrix = timed(
-                lambda prompt=prompt: run_matrix(model.model, prompt, cells, model.stop_ids, max_new_tokens)
-            )
+            _, control = timed(full_cache_run, model, prompt, max_new_tokens)
+            result, matrix = timed(run_matrix, model.model, prompt, cells, model.stop_ids, max_new_tokens)
             ratios.append(matrix / control)
             stages.append({name: spent / control for name, spent in result.seconds.items()})
             if with_kvpress and repeat == 0:
-                each = [timed(lambda c=c: kvpress_run(model, prompt, c, max_new_tokens))[1] for c in cells]
+                each = [timed(kvpress_run, model, prompt, c, max_new_tokens)[1] for c in cells]
                 speedups.append(sum(each) / matrix)
     prompt = prompts.build(sources[0])
     peak = peak_bytes(lambda: run_matrix(model.model, prompt, cells, model.stop_ids, max_new_tokens))

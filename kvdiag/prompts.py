@@ -25,9 +25,12 @@ class Prompt:
     n_context: int
     n_question: int
     gold_ids: tuple[int, ...]
-    evidence: tuple[Span, ...]  # token spans
+    evidence: tuple[Span, ...]  # token spans; empty unless the status is available
     evidence_status: str
     evidence_reason: str | None
+    distractors: tuple[Span, ...] = ()
+    distractor_status: str = "not_applicable"
+    distractor_reason: str | None = "no_distractors"
 
     @property
     def n_prefix(self) -> int:
@@ -89,16 +92,26 @@ class PromptBuilder:
             n_context = min(n_context, n_prefix)
         if n_context < 1:
             raise DataError(f"{source.source_id}: the context has no token")
-        spans, status, reason = self._map_spans(source, offsets[:n_context])
+        seen = offsets[:n_context]
+        if source.evidence_status == "available":
+            evidence, status, reason = self._map_spans(source.evidence, seen, "no_evidence")
+        else:
+            evidence, status, reason = (), source.evidence_status, source.evidence_reason
+        distractors, distractor_status, distractor_reason = self._map_spans(
+            source.distractors, seen, "no_distractors"
+        )
         return Prompt(
             text=text,
             ids=tuple(ids),
             n_context=n_context,
             n_question=n_prefix - n_context,
             gold_ids=tuple(self._gold_ids(text, ids, source.gold)),
-            evidence=spans,
+            evidence=evidence,
             evidence_status=status,
             evidence_reason=reason,
+            distractors=distractors,
+            distractor_status=distractor_status,
+            distractor_reason=distractor_reason,
         )
 
     def count(self, source: Source) -> int:
@@ -110,7 +123,11 @@ class PromptBuilder:
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, offsets = list(encoded["input_ids"]), [(int(a), int(b)) for a, b in encoded["offset_mapping"]]
         bos = self.tokenizer.bos_token_id
-        if bos is not None and bos in self.tokenizer("", add_special_tokens=True)["input_ids"] and ids[:1] != [bos]:
+        if (
+            bos is not None
+            and bos in self.tokenizer("", add_special_tokens=True)["input_ids"]
+            and ids[:1] != [bos]
+        ):
             ids, offsets = [bos, *ids], [(0, 0), *offsets]
         if bos is not None and ids[:2] == [bos, bos]:
             raise DataError("the chat template writes two start tokens; mend the template or use --prompt plain")
@@ -125,18 +142,19 @@ class PromptBuilder:
         # The tokenizer merges across the border: the answer's own tokens are the best there is.
         return list(self.tokenizer(spaced, add_special_tokens=False)["input_ids"])
 
-    def _map_spans(self, source: Source, offsets: Sequence[Span]) -> tuple[tuple[Span, ...], str, str | None]:
-        if source.evidence_status != "available":
-            return (), source.evidence_status, source.evidence_reason
-        if not source.evidence:
-            return (), "not_applicable", "no_evidence"
-        shift, spans = len(self.head), []
-        for start, end in source.evidence:
+    def _map_spans(
+        self, spans: Sequence[Span], offsets: Sequence[Span], none: str
+    ) -> tuple[tuple[Span, ...], str, str | None]:
+        """Token spans of character spans of the context, with status and reason; all of them or none."""
+        if not spans:
+            return (), "not_applicable", none
+        shift, mapped = len(self.head), []
+        for start, end in spans:
             span = _token_span(offsets, start + shift, end + shift)
             if span is None:
                 return (), "not_measured", "span_unmapped"
-            spans.append(span)
-        return tuple(spans), "available", None
+            mapped.append(span)
+        return tuple(mapped), "available", None
 
 
 def _first_after(offsets: Sequence[Span], border: int) -> int:

@@ -70,22 +70,28 @@ def load(recipe: str | None = None, **flags: Any) -> Recipe:
     path = _find(recipe or "default")
     raw = _read(path)
     raw.update({k: v for k, v in flags.items() if v is not None})
-    length = raw.pop("length", None)
     if not raw.get("workload"):
         raise UsageError("which workload? give --workload NAME (kvdiag workloads lists them) or --recipe NAME")
-    workload = registry.get(raw["workload"], length)
+    _check_types(raw)
+    workload = registry.get(raw["workload"], raw.pop("length", None))
     raw["workload"] = workload.id
     raw["tasks"] = workload.select_tasks(_names(raw.get("tasks"), "tasks"))
     raw["methods"] = tuple(m.id for m in catalogue.select(_names(raw.get("methods"), "methods")))
-    raw["settings"] = tuple(
-        dict.fromkeys(str(parse_setting(s)) for s in _names(raw.get("settings"), "settings"))
-    )
+    raw["settings"] = tuple(dict.fromkeys(str(parse_setting(s)) for s in _names(raw.get("settings"), "settings")))
     raw["protocols"] = _protocols(_names(raw.get("protocols"), "protocol"))
-    for field, least in (("limit", 1), ("seed", 0), ("max_new_tokens", 1)):
+    return Recipe(**raw)
+
+
+def _check_types(raw: Mapping[str, Any]) -> None:
+    for field, least in (("length", 1), ("limit", 1), ("seed", 0), ("max_new_tokens", 1)):
         value = raw.get(field)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UsageError(f"--{field.replace('_', '-')} {value}: must be a whole number of at least {least}")
-    return Recipe(**raw)
+    for field in ("name", "workload", "model", "prompt", "dtype", "device"):
+        if field in raw and not isinstance(raw[field], str):
+            raise UsageError(f"--{field} {raw[field]}: must be text; in a recipe, put it in quotes")
+    if not isinstance(raw.get("trust_remote_code", False), bool):
+        raise UsageError(f"--trust-remote-code {raw['trust_remote_code']}: must be true or false")
 
 
 def with_name(recipe: Recipe, name: str) -> Recipe:
@@ -129,7 +135,7 @@ def _read(path: Path) -> dict[str, Any]:
     for key in raw:
         if key not in known:
             raise UsageError(f"{path}: unknown field {key!r}; {near_matches(str(key), known)}")
-    missing = [f.name for f in fields(Recipe) if f.name in _REQUIRED and f.name not in raw]
+    missing = [f.name for f in fields(Recipe) if f.name in _REQUIRED and raw.get(f.name) is None]
     if missing:
         raise UsageError(f"{path}: field {missing[0]!r} is missing")
     return raw

@@ -16,7 +16,13 @@ def methods(as_json: bool) -> None:
     """List compression methods: family, what they keep, how much of the question they see."""
     _print(
         [asdict(m) for m in METHODS.values()],
-        {"id": "method", "family": "family", "query_visibility": "sees", "summary": "keeps", "paper": "paper"},
+        {
+            "id": "method",
+            "family": "family",
+            "query_visibility": "sees",
+            "summary": "keeps",
+            "paper": "paper",
+        },
         as_json,
     )
 

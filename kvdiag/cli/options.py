@@ -18,7 +18,9 @@ def source_options(command: Command) -> Command:
     """What chooses sources."""
     for option in reversed(
         [
-            click.option("--workload", metavar="NAME", help="Workload, as ruler_4k (kvdiag workloads lists them)."),
+            click.option(
+                "--workload", metavar="NAME", help="Workload, as ruler_4k (kvdiag workloads lists them)."
+            ),
             click.option("--length", type=int, metavar="TOKENS", help="Length of a workload that has one."),
             click.option("--tasks", metavar="A,B", help="Tasks of the workload. Default: all."),
             click.option("--limit", type=int, metavar="N", help="Sources in all, shared among the tasks."),
@@ -60,7 +62,10 @@ def model_options(command: Command) -> Command:
             click.option("--device", metavar="auto|cpu|cuda", help="Default: auto."),
             click.option("--prompt", metavar="chat|plain", help="The model's chat template, or plain text."),
             click.option(
-                "--trust-remote-code", is_flag=True, default=None, help="Run code that the model's repo carries."
+                "--trust-remote-code",
+                is_flag=True,
+                default=None,
+                help="Run code that the model's repo carries.",
             ),
         ]
     ):

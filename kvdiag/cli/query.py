@@ -21,8 +21,12 @@ _EMPTY = "which SQL? give it as an argument, with --file, or on stdin as -"
 @click.option("--markdown", "fmt", flag_value="markdown", help="A Markdown table, all rows.")
 @click.option("--parquet", "fmt", flag_value="parquet", help="A Parquet file; needs -o.")
 @click.option("--out", "-o", metavar="FILE", help="Write to a file instead of the terminal.")
-@click.option("--rows", "max_rows", type=click.IntRange(1), default=40, show_default=True, help="Rows a table shows.")
-@click.option("--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds a query may take.")
+@click.option(
+    "--rows", "max_rows", type=click.IntRange(1), default=40, show_default=True, help="Rows a table shows."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds a query may take."
+)
 @click.option("--list", "list_objects", is_flag=True, help="List tables, views and macros.")
 def query(
     sql: str | None,

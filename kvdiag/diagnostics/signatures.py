@@ -15,6 +15,8 @@ class Thresholds:
     decode_top50: float = 0.90
 
 
+FROZEN = Thresholds()
+
 MAPPED = ("measured_token", "projected_chunk")
 
 
@@ -24,7 +26,7 @@ def signature_flags(
     delta_nll: float | None,
     ear: float | None,
     top50_overlap: float | None,
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds = FROZEN,
 ) -> list[str]:
     """Names of the rules that fire for one C->W run.
 

@@ -11,7 +11,7 @@ import torch
 from kvdiag import __version__
 from kvdiag.engine.matrix import NonFiniteError, run_matrix
 from kvdiag.engine.models import LoadedModel, load_model
-from kvdiag.engine.rows import Gap, records
+from kvdiag.engine.rows import Gap, Subject, records
 from kvdiag.engine.views import Cell
 from kvdiag.errors import UsageError
 from kvdiag.ledger.finish import write_ledger
@@ -88,9 +88,7 @@ def make_plan(recipe: Recipe, out: Path) -> Plan:
             f"give --length {model.max_positions} or less"
         )
     prompts = PromptBuilder.create(model.tokenizer, recipe.prompt)
-    sources = list(
-        workload.sources(recipe.tasks, recipe.limit, recipe.seed, prompts.count, recipe.max_new_tokens)
-    )
+    sources = list(workload.sources(recipe.tasks, recipe.limit, recipe.seed, prompts.count, recipe.max_new_tokens))
     settings = recipe.parsed_settings()
     cells = [
         Cell(method, setting, protocol)
@@ -138,9 +136,13 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
     ordered = [committed[s.source_id] for s in plan.sources]
     manifest = write_ledger(
         plan.out,
-        sources=[r["source"] for r in ordered],
-        controls=[r["control"] for r in ordered],
-        runs=[run for r in ordered for run in r["runs"]],
+        {
+            "sources": [r["source"] for r in ordered],
+            "controls": [r["control"] for r in ordered],
+            "runs": [run for r in ordered for run in r["runs"]],
+            "retention": [row for r in ordered for row in r["retention"]],
+            "methods": [catalogue.method_row(m) for m in catalogue.select(plan.recipe.methods)],
+        },
         plan=plan.as_dict(),
         build={"seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()}},
     )
@@ -148,9 +150,7 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
     return manifest
 
 
-def run_source(
-    plan: Plan, prompts: PromptBuilder, source: Source
-) -> tuple[dict[str, Any], dict[str, float]]:
+def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict[str, Any], dict[str, float]]:
     """Records of one source and the seconds each stage took. What cannot run becomes rows that say why."""
     prompt = prompts.build(source)
     gaps = _too_short(plan.cells, prompt.n_context, prompt.n_prefix)
@@ -167,7 +167,8 @@ def run_source(
         if not is_out_of_memory(error):
             raise
         outcome = Gap("failed", "oom", _first_line(error))
-    return records(source, prompt, plan.cells, outcome, gaps, model.name, model.tokenizer), seconds
+    subject = Subject(source, prompt, model.name, model.tokenizer)
+    return records(subject, plan.cells, outcome, gaps), seconds
 
 
 def _too_short(cells: list[Cell], n_context: int, n_prefix: int) -> dict[Cell, Gap]:

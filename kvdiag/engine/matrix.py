@@ -25,13 +25,17 @@ TOKENS_PER_FORWARD = 2048
 class RowResult:
     """What a row (the control or a cell) gave.
 
-    nll: nats per gold token; top50: shared share of the likeliest tokens against the control; eam_by_layer:
-    evidence attention mass, mean over gold positions and query heads, None without mapped evidence.
+    nll: nats of each gold token; draft_nll: of each token of the control's answer; gold_rank: mean rank of the
+    gold tokens. Against the control: top50 shared share, kl in nats. eam_by_layer: evidence attention mass, mean
+    over gold positions and query heads, None without mapped evidence.
     """
 
     answer: Answer
-    nll: float
+    nll: list[float]
+    draft_nll: list[float]
+    gold_rank: float
     top50: float
+    kl: float
     eam_by_layer: list[float] | None
 
     @property
@@ -158,6 +162,8 @@ class _Session:
         self.gold_nodes = tree.add(prompt.gold_ids)
         # The control's answer is a draft: a row decodes on its own only from where it departs from it.
         self.draft_nodes = tree.add(control.tokens)
+        self.gold_ids = torch.tensor(prompt.gold_ids, device=self.device)
+        self.draft_ids = torch.tensor(control.tokens, device=self.device)
         self.tree = tree
         self.visible = tree.visible()
         self.tokens = torch.tensor(tree.tokens, device=self.device)
@@ -167,7 +173,7 @@ class _Session:
     def replay_answers(self) -> list[RowResult]:
         """Feed gold answer and draft to every row; metrics, and answers as far as the draft shows them."""
         results: list[RowResult] = []
-        reference: torch.Tensor | None = None
+        reference: likelihood.Likelihood | None = None
         for rows, first in self._batches():
             probe = self._probe(first)
             hidden = self.replay.feed_tree(
@@ -180,10 +186,10 @@ class _Session:
             )
             for i in range(hidden.shape[0]):
                 logits = self._logits(hidden[i], first)
-                if reference is None:  # row 0 is the control
-                    reference = likelihood.top_sets(logits[: len(self.gold_nodes)])
+                gold = likelihood.measure(logits[: len(self.gold_nodes)], self.gold_ids)
+                reference = reference or gold  # row 0 is the control
                 eam = [float(m[i].double().mean()) for m in probe.mass] if probe else None
-                results.append(self._result(logits, reference, eam))
+                results.append(self._result(logits, gold, reference, eam))
         return results
 
     def finish_answers(self, results: list[RowResult]) -> None:
@@ -220,14 +226,21 @@ class _Session:
         logits = self.model.lm_head(hidden[nodes]).float()
         return logits[[distinct.index(node) for node in asked]]
 
-    def _result(self, logits: torch.Tensor, reference: torch.Tensor, eam: list[float] | None) -> RowResult:
-        n = len(self.gold_nodes)
-        gold, draft = logits[:n], logits[n:]
-        targets = torch.tensor(self.prompt.gold_ids, device=self.device)
+    def _result(
+        self,
+        logits: torch.Tensor,
+        gold: likelihood.Likelihood,
+        control: likelihood.Likelihood,
+        eam: list[float] | None,
+    ) -> RowResult:
+        draft = logits[len(self.gold_nodes) :]
         finite = bool(torch.isfinite(logits).all())
         return RowResult(
             answer=verify(self.control.tokens, draft.argmax(-1).tolist(), finite, self.stop),
-            nll=float(likelihood.token_nll(gold, targets).double().mean()),
-            top50=likelihood.top_overlap(reference, likelihood.top_sets(gold)),
+            nll=gold.nll,
+            draft_nll=likelihood.token_nll(draft, self.draft_ids),
+            gold_rank=gold.rank,
+            top50=likelihood.top_overlap(control.top, gold.top),
+            kl=likelihood.kl_divergence(control.log_probs, gold.log_probs),
             eam_by_layer=eam,
         )

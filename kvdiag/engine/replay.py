@@ -68,9 +68,7 @@ class Replay:
     copied: a step masks it, a longer forward gathers what a row keeps, a layer and a row at a time.
     """
 
-    def __init__(
-        self, model: Any, prefix: SharedPrefix, rows: Sequence[CellView | None], capacity: int
-    ) -> None:
+    def __init__(self, model: Any, prefix: SharedPrefix, rows: Sequence[CellView | None], capacity: int) -> None:
         self.model = model
         self.prefix = prefix
         self.rows = list(rows)
@@ -121,9 +119,7 @@ class Replay:
         """
         self._reserve(slot + 1)
         bias = self._bias(visible)[:, None, None]
-        self._forward = _Forward(
-            slice(0, len(self.rows)), slice(slot, slot + 1), bias, step=True, probe=None
-        )
+        self._forward = _Forward(slice(0, len(self.rows)), slice(slot, slot + 1), bias, step=True, probe=None)
         return self._run(tokens[:, None], positions[:, None])[:, 0]
 
     def keep_rows(self, index: Sequence[int]) -> None:
@@ -208,13 +204,11 @@ class Replay:
             lses.append(lse)
         return torch.cat(outs), torch.cat(lses)
 
-    def _prefix_step(
-        self, layer: int, query: torch.Tensor, scale: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _prefix_step(self, layer: int, query: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
         """Prefix part for query [R, H, G, D]: all rows at once over shared keys, under each row's mask."""
         if self._step_bias is None:
             self._step_bias = [self._row_bias(i) for i in range(self.prefix.n_layers)]
-        r, _, groups, _ = query.shape
+        groups = query.shape[2]
         by_head = query.permute(1, 2, 0, 3)  # [H, G, R, D]: heads are the batch, so keys are read in place
         k = self.prefix.keys[layer][:, None].expand(-1, groups, -1, -1)
         v = self.prefix.values[layer][:, None].expand(-1, groups, -1, -1)
@@ -233,12 +227,10 @@ class Replay:
         kept = [everything if view is None else view.layers[layer] for view in self.rows]
         return self._bias(torch.stack(kept, dim=1))[:, None]
 
-    def _probe(
-        self, layer: int, forward: _Forward, query: torch.Tensor, lse: torch.Tensor, scale: float
-    ) -> None:
+    def _probe(self, layer: int, forward: _Forward, query: torch.Tensor, lse: torch.Tensor, scale: float) -> None:
         probe = forward.probe
         assert probe is not None
-        r, q_heads, t, d = query.shape
+        r, _, t, d = query.shape
         heads = self.prefix.keys[layer].shape[0]
         asked = query.view(r, heads, -1, t, d)[:, :, :, probe.nodes].float()
         keys = self.prefix.keys[layer][:, probe.positions].float()

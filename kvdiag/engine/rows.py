@@ -1,4 +1,4 @@
-"""Records of a source: its rows in sources, controls and runs."""
+"""Records of a source: its rows in sources, controls, runs and retention."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kvdiag.diagnostics import decoding
 from kvdiag.diagnostics.retention import slot_ecov, slot_err
 from kvdiag.engine.matrix import MatrixResult, RowResult
 from kvdiag.engine.views import Cell, CellView
@@ -25,66 +26,72 @@ class Gap:
     reason: str
     detail: str | None = None
 
-    def value(self, prefix: str = "") -> Value:
-        """The same gap as a missing metric."""
-        return missing(self.status, prefix + self.reason)
+
+@dataclass(frozen=True)
+class Outcome:
+    """An answer or its absence: plain columns, and metrics that pairs are made of."""
+
+    plain: dict[str, Any]
+    values: dict[str, Value]
+
+    @property
+    def gap(self) -> Value | None:
+        """The missing value that stands for everything, or None when there is an answer."""
+        if self.plain["status"] == "available":
+            return None
+        return missing(self.plain["status"], self.plain["reason"])
 
 
-def source_row(source: Source, prompt: Prompt) -> dict[str, Any]:
-    """A row of `sources`."""
-    row = asdict(source)
-    for name in ("evidence", "distractors"):
-        spans = row.pop(name)
-        singular = name.removesuffix("s")
-        row[f"{singular}_starts"] = [a for a, _ in spans]
-        row[f"{singular}_ends"] = [b for _, b in spans]
-    return row | {
-        "references": list(source.references),
-        "evidence_token_starts": [a for a, _ in prompt.evidence],
-        "evidence_token_ends": [b for _, b in prompt.evidence],
-        "evidence_status": prompt.evidence_status,
-        "evidence_reason": prompt.evidence_reason,
-        "n_context_tokens": prompt.n_context,
-        "n_question_tokens": prompt.n_question,
-        "n_cue_tokens": prompt.n_cue,
-        "n_gold_tokens": len(prompt.gold_ids),
-        "prompt_sha256": keys.content_hash(prompt.text, length=64),
+@dataclass(frozen=True)
+class Subject:
+    """What all rows of a source share."""
+
+    source: Source
+    prompt: Prompt
+    model: str
+    tokenizer: Any
+
+    def keys(self) -> dict[str, Any]:
+        """Columns that name the source and the model."""
+        source = self.source
+        return {
+            "source_id": source.source_id,
+            "control_id": keys.control_id(source.source_id, self.model),
+            "workload": source.workload,
+            "task": source.task,
+            "model": self.model,
+        }
+
+
+_METRICS = ("score", "nll", "nll_first", "nll_control_answer", "gold_rank", "repetition", "eam")
+_ANSWER = ("output", "output_tokens", "n_new_tokens", "finish_reason", "correct")
+
+
+def records(
+    subject: Subject, cells: Sequence[Cell], matrix: MatrixResult | Gap, gaps: dict[Cell, Gap]
+) -> dict[str, Any]:
+    """All rows of a source: {"source", "control", "runs", "retention"}. Every planned cell has a run."""
+    done = None if isinstance(matrix, Gap) else matrix
+    control = _outcome(subject, matrix if isinstance(matrix, Gap) else matrix.control)
+    runs, retention = [], []
+    for cell in cells:
+        run = _outcome(subject, gaps.get(cell) or _cell_result(cell, matrix))
+        view = done.views[cell] if done is not None and run.gap is None else None
+        runs.append(_run_row(subject, cell, control, run, view, done))
+        retention.append(_retention_row(subject, cell, run, view, done))
+    return {
+        "source": _source_row(subject),
+        "control": _control_row(subject, control, done),
+        "runs": runs,
+        "retention": retention,
     }
 
 
-def _outcome(
-    source: Source, prompt: Prompt, result: RowResult | Gap, tokenizer: Any
-) -> tuple[dict[str, Any], dict[str, Value]]:
-    """Columns of an answer, and its metrics as values."""
-    if isinstance(result, RowResult) and result.failed:
-        result = Gap("failed", "nonfinite", "logits are not finite")
-    if isinstance(result, Gap):
-        gap = result.value()
-        values = {"score": gap, "nll": gap, "eam": gap}
-        plain: dict[str, Any] = dict.fromkeys(
-            ("output", "output_tokens", "n_new_tokens", "finish_reason", "correct")
-        )
-        plain |= {"status": result.status, "reason": result.reason, "detail": result.detail}
-        return plain | _columns(values), values
-    tokens = result.answer.tokens
-    output = tokenizer.decode(tokens, skip_special_tokens=True)
-    score, correct = judge(source, output)
-    if result.eam_by_layer is None:
-        eam = missing(prompt.evidence_status, prompt.evidence_reason or "no_evidence")
-    else:
-        eam = measured(float(np.mean(result.eam_by_layer)))
-    values = {"score": measured(score), "nll": measured(result.nll), "eam": eam}
-    plain = {
-        "status": "available",
-        "reason": None,
-        "detail": None,
-        "output": output,
-        "output_tokens": tokens,
-        "n_new_tokens": len(tokens),
-        "finish_reason": result.answer.finish,
-        "correct": correct,
-    }
-    return plain | _columns(values), values
+def _cell_result(cell: Cell, matrix: MatrixResult | Gap) -> RowResult | Gap:
+    if isinstance(matrix, Gap):
+        return matrix
+    error = matrix.views[cell].error
+    return Gap("failed", "exception", error) if error else matrix.cells[cell]
 
 
 def _columns(values: dict[str, Value]) -> dict[str, Any]:
@@ -94,76 +101,150 @@ def _columns(values: dict[str, Value]) -> dict[str, Any]:
     return columns
 
 
-def control_row(
-    source: Source,
-    prompt: Prompt,
-    result: RowResult | Gap,
-    kv_bytes_full: int | None,
-    model: str,
-    tokenizer: Any,
-) -> tuple[dict[str, Any], dict[str, Value]]:
-    """A row of `controls`, and its metrics for pairing."""
-    outcome, values = _outcome(source, prompt, result, tokenizer)
-    row = {
-        "control_id": keys.control_id(source.source_id, model),
-        "source_id": source.source_id,
-        "workload": source.workload,
-        "task": source.task,
-        "model": model,
-        "n_prompt_tokens": len(prompt.ids),
-        "kv_bytes_full": kv_bytes_full,
+def _source_row(subject: Subject) -> dict[str, Any]:
+    source, prompt = subject.source, subject.prompt
+    row = asdict(source)
+    for name, spans, tokens in (
+        ("evidence", source.evidence, prompt.evidence),
+        ("distractor", source.distractors, prompt.distractors),
+    ):
+        row.pop("distractors" if name == "distractor" else name)
+        row[f"{name}_starts"] = [a for a, _ in spans]
+        row[f"{name}_ends"] = [b for _, b in spans]
+        row[f"{name}_token_starts"] = [a for a, _ in tokens]
+        row[f"{name}_token_ends"] = [b for _, b in tokens]
+    return row | {
+        "references": list(source.references),
+        "text_status": "available",
+        "text_reason": None,
+        "evidence_status": prompt.evidence_status,
+        "evidence_reason": prompt.evidence_reason,
+        "n_context_tokens": prompt.n_context,
+        "n_question_tokens": prompt.n_question,
+        "n_cue_tokens": prompt.n_cue,
+        "n_gold_tokens": len(prompt.gold_ids),
+        "prompt_hash": keys.content_hash(prompt.text, length=64),
     }
-    return row | outcome, values
 
 
-@dataclass(frozen=True)
-class Control:
-    """The control's side of every pair."""
-
-    row: dict[str, Any]
-    values: dict[str, Value]
-
-
-def run_row(
-    source: Source,
-    prompt: Prompt,
-    cell: Cell,
-    result: RowResult | Gap,
-    control: Control,
-    matrix: MatrixResult | None,
-    tokenizer: Any,
-) -> dict[str, Any]:
-    """A row of `runs`."""
-    model = control.row["model"]
-    outcome, values = _outcome(source, prompt, result, tokenizer)
-    view = matrix.views[cell] if matrix is not None and outcome["status"] == "available" else None
-    gap = None if view else missing(outcome["status"], outcome["reason"])
-    values |= {
-        "delta_nll": pair(control.values["nll"], values["nll"], lambda c, r: r - c),
-        "gpr": pair(control.values["nll"], values["nll"], lambda c, r: float(np.exp(c - r))),
-        "ear": _ear(control.values["eam"], values["eam"]),
-        "top50_overlap": gap or measured(result.top50),  # type: ignore[union-attr]
+def _outcome(subject: Subject, result: RowResult | Gap) -> Outcome:
+    if isinstance(result, RowResult) and result.failed:
+        result = Gap("failed", "nonfinite", "logits are not finite")
+    if isinstance(result, Gap):
+        gap = missing(result.status, result.reason)
+        plain = dict.fromkeys((*_ANSWER, "extracted_answer"))
+        return Outcome(plain | asdict(result), dict.fromkeys(_METRICS, gap))
+    tokens = result.answer.tokens
+    output = subject.tokenizer.decode(tokens, skip_special_tokens=True)
+    score, correct = judge(subject.source, output)
+    repeated = decoding.repetition(tokens)
+    values = {
+        "score": measured(score),
+        "nll": measured(_mean(result.nll)),
+        "nll_first": measured(result.nll[0]),
+        "nll_control_answer": measured(_mean(result.draft_nll)),
+        "gold_rank": measured(result.gold_rank),
+        "repetition": _or_not_applicable(repeated, "answer_too_short"),
+        "eam": _no_evidence(subject.prompt)
+        if result.eam_by_layer is None
+        else measured(_mean(result.eam_by_layer)),
     }
-    values |= _retention(prompt, view, gap)
+    plain = {
+        "status": "available",
+        "reason": None,
+        "detail": None,
+        "output": output,
+        "output_tokens": tokens,
+        "n_new_tokens": len(tokens),
+        "finish_reason": result.answer.finish,
+        "extracted_answer": None,
+        "correct": correct,
+    }
+    return Outcome(plain, values)
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return float(np.mean(numbers))
+
+
+def _or_not_applicable(value: float | None, reason: str) -> Value:
+    return missing("not_applicable", reason) if value is None else measured(value)
+
+
+def _no_evidence(prompt: Prompt) -> Value:
+    return missing(prompt.evidence_status, prompt.evidence_reason or "no_evidence")
+
+
+def _control_row(subject: Subject, control: Outcome, matrix: MatrixResult | None) -> dict[str, Any]:
     return {
+        **subject.keys(),
+        "n_prompt_tokens": len(subject.prompt.ids),
+        "kv_bytes_full": matrix.prefix_bytes if matrix else None,
+        **control.plain,
+        **_columns(control.values),
+    }
+
+
+def _run_row(
+    subject: Subject,
+    cell: Cell,
+    control: Outcome,
+    run: Outcome,
+    view: CellView | None,
+    matrix: MatrixResult | None,
+) -> dict[str, Any]:
+    model, source = subject.model, subject.source
+    result = matrix.cells[cell] if matrix is not None and view is not None else None
+    values = {
+        **run.values,
+        **_paired(control, run, result),
+        **_retention(subject.prompt, cell, run, view),
+    }
+    return {
+        **subject.keys(),
         "run_id": keys.run_id(source.source_id, cell.id, model),
-        "source_id": source.source_id,
-        "control_id": control.row["control_id"],
         "cell_id": cell.id,
-        "workload": source.workload,
-        "task": source.task,
-        "model": model,
         "method": cell.method.id,
         "family": cell.method.family,
         "setting": str(cell.setting),
         "keep": cell.setting.keep,
+        "origin_label": None,
         "protocol": cell.protocol,
-        "transition": transition(control.row["correct"], outcome["correct"]),
+        "transition": transition(control.plain["correct"], run.plain["correct"]),
         "coverage_type": cell.method.coverage_type,
+        "structurally_addressable": cell.method.structural,
         "degenerate": _degenerate(cell, matrix) if view and matrix else None,
         **_budget(view, matrix),
-        **outcome,
+        **run.plain,
         **_columns(values),
+    }
+
+
+def _paired(control: Outcome, run: Outcome, result: RowResult | None) -> dict[str, Value]:
+    """Metrics of a run against its control."""
+
+    def difference(name: str) -> Value:
+        return pair(control.values[name], run.values[name], lambda c, r: r - c)
+
+    values = {
+        "delta_nll": difference("nll"),
+        "delta_nll_first": difference("nll_first"),
+        "delta_nll_control": difference("nll_control_answer"),
+        "gold_rank_shift": difference("gold_rank"),
+        "gpr": pair(control.values["nll"], run.values["nll"], lambda c, r: float(np.exp(c - r))),
+        "ear": _ear(control.values["eam"], run.values["eam"]),
+    }
+    if result is None:
+        assert run.gap is not None
+        rest = ("kl", "top50_overlap", "prefix_agreement", "first_divergence", "length_ratio")
+        return values | dict.fromkeys(rest, run.gap)
+    answers = control.plain["output_tokens"], run.plain["output_tokens"]
+    return values | {
+        "kl": measured(result.kl),
+        "top50_overlap": measured(result.top50),
+        "prefix_agreement": measured(decoding.prefix_agreement(*answers)),
+        "first_divergence": _or_not_applicable(decoding.first_divergence(*answers), "same_answer"),
+        "length_ratio": measured(len(answers[1]) / len(answers[0])),
     }
 
 
@@ -173,17 +254,53 @@ def _ear(control: Value, run: Value) -> Value:
     return pair(control, run, lambda c, r: r / c)
 
 
-def _retention(prompt: Prompt, view: CellView | None, gap: Value | None) -> dict[str, Value]:
-    if gap is not None or view is None:
-        assert gap is not None
-        return {"err": gap, "ecov": gap}
-    if not prompt.evidence:
-        reason = missing(prompt.evidence_status, prompt.evidence_reason or "no_evidence")
-        return {"err": reason, "ecov": reason}
+def _retention(prompt: Prompt, cell: Cell, run: Outcome, view: CellView | None) -> dict[str, Value]:
+    names = ("err", "ecov", "distractor_retention")
+    if view is None:
+        assert run.gap is not None
+        return dict.fromkeys(names, run.gap)
+    if cell.method.structural:
+        return dict.fromkeys(names, missing("not_applicable", "structural_position"))
     kept = view.kept().cpu().numpy()
+    evidence = distractors = None
+    if prompt.evidence:
+        evidence = slot_err(kept, prompt.evidence), slot_ecov(kept, prompt.evidence)
+    if prompt.distractors:
+        distractors = slot_err(kept, prompt.distractors)
     return {
-        "err": measured(float(slot_err(kept, prompt.evidence).mean())),
-        "ecov": measured(float(slot_ecov(kept, prompt.evidence).mean())),
+        "err": measured(evidence[0].mean()) if evidence else _no_evidence(prompt),
+        "ecov": measured(evidence[1].mean()) if evidence else _no_evidence(prompt),
+        "distractor_retention": measured(distractors.mean())
+        if distractors is not None
+        else missing(prompt.distractor_status, prompt.distractor_reason or "no_distractors"),
+    }
+
+
+def _retention_row(
+    subject: Subject, cell: Cell, run: Outcome, view: CellView | None, matrix: MatrixResult | None
+) -> dict[str, Any]:
+    source = subject.source
+    row: dict[str, Any] = {
+        "run_id": keys.run_id(source.source_id, cell.id, subject.model),
+        "source_id": source.source_id,
+        "cell_id": cell.id,
+        "workload": source.workload,
+    }
+    arrays = ("n_layers", "n_kv_heads", "kept_slots", "err_slots", "ecov_slots", "eam_layers")
+    if view is None or matrix is None:
+        assert run.gap is not None
+        return row | {"slots_status": run.gap.status, "slots_reason": run.gap.reason} | dict.fromkeys(arrays)
+    kept, spans = view.kept().cpu().numpy(), subject.prompt.evidence
+    layers, heads, _ = kept.shape
+    return row | {
+        "n_layers": layers,
+        "n_kv_heads": heads,
+        "slots_status": "available",
+        "slots_reason": None,
+        "kept_slots": kept.sum(-1).ravel().tolist(),
+        "err_slots": slot_err(kept, spans).ravel().tolist() if spans else None,
+        "ecov_slots": slot_ecov(kept, spans).ravel().tolist() if spans else None,
+        "eam_layers": matrix.cells[cell].eam_by_layer,
     }
 
 
@@ -214,35 +331,3 @@ def _degenerate(cell: Cell, matrix: MatrixResult) -> str | None:
         if same_method and other.setting != cell.setting and view.error is None and view.kept().equal(kept):
             return f"same_cache_as:{other.setting}"
     return None
-
-
-def records(
-    source: Source,
-    prompt: Prompt,
-    cells: Sequence[Cell],
-    matrix: MatrixResult | Gap,
-    gaps: dict[Cell, Gap],
-    model: str,
-    tokenizer: Any,
-) -> dict[str, Any]:
-    """All rows of a source: {"source", "control", "runs"}. Every planned cell has a run."""
-    lost = matrix if isinstance(matrix, Gap) else None
-    done = None if isinstance(matrix, Gap) else matrix
-    row, values = control_row(
-        source, prompt, lost or done.control, done.prefix_bytes if done else None, model, tokenizer
-    )
-    control = Control(row, values)
-    runs = []
-    for cell in cells:
-        result: RowResult | Gap
-        if cell in gaps:
-            result = gaps[cell]
-        elif done is None:
-            assert lost is not None
-            result = lost
-        elif done.views[cell].error:
-            result = Gap("failed", "exception", done.views[cell].error)
-        else:
-            result = done.cells[cell]
-        runs.append(run_row(source, prompt, cell, result, control, done, tokenizer))
-    return {"source": source_row(source, prompt), "control": row, "runs": runs}

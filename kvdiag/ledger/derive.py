@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvdiag.diagnostics.signatures import Thresholds, signature, signature_flags
+from kvdiag.diagnostics.signatures import FROZEN, Thresholds, signature, signature_flags
 from kvdiag.records.schema import column_names
 
 
@@ -19,7 +19,7 @@ def c2w_rows(
     sources: Iterable[Mapping[str, Any]],
     controls: Iterable[Mapping[str, Any]],
     runs: Iterable[Mapping[str, Any]],
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds = FROZEN,
 ) -> list[dict[str, Any]]:
     """Runs whose control is right and whose own answer is wrong, each with its question and signature."""
     by_source = {s["source_id"]: s for s in sources}

@@ -1,12 +1,14 @@
 """From rows to a finished ledger: Parquet files, card, and the manifest last of all."""
 
 from collections import defaultdict
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from kvdiag import __version__
+from kvdiag.diagnostics.signatures import FROZEN, Thresholds
 from kvdiag.ledger import card, derive
 from kvdiag.ledger.files import sha256, to_json, write_atomic
 from kvdiag.ledger.layout import CARD, MANIFEST, table_file
@@ -14,42 +16,42 @@ from kvdiag.ledger.parquet import write_rows
 from kvdiag.records.schema import TABLES, schema_version
 
 MANIFEST_VERSION = 1
+ALL_SPLIT = "all"  # of tables that belong to no workload
 
 
 def write_ledger(
     ledger: Path,
-    sources: list[dict[str, Any]],
-    controls: list[dict[str, Any]],
-    runs: list[dict[str, Any]],
+    tables: dict[str, list[dict[str, Any]]],
     plan: dict[str, Any],
     build: dict[str, Any],
+    origin: dict[str, Any] | None = None,
+    thresholds: Thresholds = FROZEN,
 ) -> dict[str, Any]:
     """Write all tables of a ledger; returns its manifest.
 
-    plan: {"recipe", "environment", "cells"}, the same for the same build. build: times and the like, kept
-    apart from it. Splits are named after workloads. A table without rows in a split has no file.
+    tables: rows of sources, controls, runs, retention and methods; c2w is derived. plan: {"recipe",
+    "environment", "cells"}, the same for the same build. build: times and the like, kept apart from it. origin:
+    where imported rows come from. Splits are named after workloads; a table without rows has no file.
     """
-    rows = {
-        "sources": sources,
-        "controls": controls,
-        "runs": runs,
-        "c2w": derive.c2w_rows(sources, controls, runs),
-    }
+    derived = derive.c2w_rows(tables["sources"], tables["controls"], tables["runs"], thresholds)
+    rows = {**tables, "c2w": derived}
     files = []
     for table in TABLES:
         by_split: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in rows[table]:
-            by_split[row["workload"]].append(row)
+            by_split[row.get("workload", ALL_SPLIT)].append(row)
         for split in sorted(by_split):
             name = table_file(table, split)
             write_rows(table, by_split[split], ledger / name)
             files.append(_describe(ledger, name, table, split))
-    missing = derive.holes(len(sources), plan["cells"], runs)
+    missing = derive.holes(len(rows["sources"]), plan["cells"], rows["runs"])
     manifest = {
         "manifest_version": MANIFEST_VERSION,
         "kvdiag_version": __version__,
         "schema_versions": {table: schema_version(table) for table in TABLES},
+        "origin": origin,
         **plan,
+        "thresholds": asdict(thresholds),
         "complete": not missing,
         "holes": missing,
         "rows": {table: len(rows[table]) for table in TABLES},

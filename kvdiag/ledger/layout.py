@@ -52,5 +52,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_manifest(ledger: Path) -> dict[str, Any]:
-    """The manifest of a ledger."""
-    return read_json(ledger / MANIFEST)
+    """The manifest of a ledger. Raises DataError when the file is another program's."""
+    manifest = read_json(ledger / MANIFEST)
+    if not {"manifest_version", "recipe", "rows", "files"} <= manifest.keys():
+        raise DataError(f"{ledger / MANIFEST}: not a manifest of kvdiag")
+    return manifest

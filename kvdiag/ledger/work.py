@@ -38,8 +38,9 @@ class WorkFolder:
         try:
             yield
         finally:
-            lock.release()
+            # Before the release: after it, the file may already be another build's.
             (self.ledger / ".lock").unlink(missing_ok=True)
+            lock.release()
 
     def adopt(self, plan: dict[str, Any]) -> None:
         """Begin or go on with a plan. Raises RefusedError when the folder holds another one."""

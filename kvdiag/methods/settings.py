@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 
 from kvdiag.errors import UsageError
 
@@ -14,7 +15,8 @@ class Setting:
     value: float
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.value:g}"
+        # In full and without an exponent, so that it reads back as the same setting.
+        return f"{self.kind}={Decimal(str(self.value)):f}"
 
     @property
     def keep(self) -> float | None:
@@ -22,7 +24,7 @@ class Setting:
         return self.value if self.kind == "keep" else None
 
 
-KINDS = ("keep",)
+KINDS = ("keep",)  # what `kvdiag build` can turn; imported ledgers also hold bits=8, bits=4, bits=2
 
 
 def parse_setting(text: str) -> Setting:

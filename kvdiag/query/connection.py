@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from kvdiag.errors import DataError
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.query.library import SqlObject, library
 from kvdiag.records.schema import TABLES, arrow_schema
@@ -47,7 +48,11 @@ def connect(ledger: Path, sql: str | None = None, memory_limit: str = "4GB") -> 
 def _load(connection: Any, ledger: Path, manifest: dict[str, Any], table: str) -> None:
     files = [str(ledger / f["path"]) for f in manifest["files"] if f["table"] == table]
     if files:
-        connection.execute(f"CREATE TABLE {table} AS SELECT * FROM read_parquet(?)", [files])
+        try:
+            connection.execute(f"CREATE TABLE {table} AS SELECT * FROM read_parquet(?)", [files])
+        except duckdb.Error as error:
+            reason = str(error).splitlines()[0]
+            raise DataError(f"{ledger}: table {table} cannot be read ({reason})") from error
         return
     empty = pa.Table.from_pylist([], schema=arrow_schema(table))
     connection.register("kvdiag_empty", empty)
@@ -67,7 +72,7 @@ def _needed(sql: str | None) -> tuple[list[str], list[SqlObject]]:
             chosen.append(item)
             names |= _words([item.sql])
     tables = [t for t in TABLES if t in names]
-    if re.search(r"(?i)\b(show|information_schema|duckdb_\w+|pragma_\w+)\b", sql):
+    if re.search(r"(?i)\b(show|information_schema|duckdb_\w+|pragma_\w+)\b|\bdescribe\s*;?\s*$", sql):
         return list(TABLES), objects
     return tables, list(reversed(chosen))
 

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -37,12 +38,20 @@ def write_parquet(result: pa.Table, path: Path) -> None:
 
 def _records(result: pa.Table) -> Iterator[dict[str, Any]]:
     for record in result.to_pylist():
-        # SQL can make what no ledger holds: 1/0. JSON has no word for it.
-        yield {k: _finite(v) for k, v in record.items()}
+        yield {k: _plain(v) for k, v in record.items()}
 
 
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _plain(value: Any) -> Any:
+    """A value as JSON knows it. SQL makes what no ledger holds: 1/0 is infinite, a sum of integers a decimal."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):
+        return int(value) if value.as_tuple().exponent == 0 else float(value)
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
 
 
 def _text(value: Any, null: str, digits: int | None) -> str:
@@ -64,7 +73,8 @@ def _table(result: pa.Table, out: TextIO, max_rows: int | None) -> None:
     shown = result if max_rows is None else result.slice(0, max_rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for field in result.schema:
-        right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+        right = any(is_kind(field.type) for is_kind in kinds)
         table.add_column(Text(field.name), justify="right" if right else "left", overflow="fold")
     for row in shown.to_pylist():
         table.add_row(*(Text(_text(v, "NULL", 4)) for v in row.values()))

@@ -44,14 +44,30 @@ def check(sql: str) -> None:
         raise RefusedError(f"one statement at a time, please; this is {len(statements)}")
     kind = statements[0].type.name
     if kind not in _ALLOWED:
-        raise RefusedError(f"{kind} is refused: kvdiag query only reads (SELECT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN)")
+        raise RefusedError(
+            f"{kind} is refused: kvdiag query only reads (SELECT, DESCRIBE, SHOW, SUMMARIZE, EXPLAIN)"
+        )
 
 
 def fetch(connection: Any, sql: str) -> pa.Table:
-    """The result as an Arrow table, under DuckDB 1.5 and 2 alike."""
+    """The result as an Arrow table, under DuckDB 1.5 and 2 alike, its columns with distinct names."""
     relation = connection.sql(sql)
     table = relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.arrow()
-    return table.read_all() if hasattr(table, "read_all") else table
+    table = table.read_all() if hasattr(table, "read_all") else table
+    return table.rename_columns(_distinct(table.column_names))
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """`a, a` as `a, a_1`: a join of two tables repeats names, and rows as dictionaries would lose columns."""
+    taken = set(names)
+    done: list[str] = []
+    for name in names:
+        new, n = name, 0
+        while new in done or (n and new in taken):
+            n += 1
+            new = f"{name}_{n}"
+        done.append(new)
+    return done
 
 
 def _one_line(error: Exception) -> str:

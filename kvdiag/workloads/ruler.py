@@ -11,6 +11,7 @@ import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from kvdiag.errors import UsageError
 from kvdiag.records.keys import source_id
@@ -84,7 +85,7 @@ def _variables(rng: random.Random, n: int, letters: int) -> list[str]:
 
 def _chain(names: list[str], value: str) -> list[str]:
     first = [f"VAR {names[0]} = {value}"]
-    return first + [f"VAR {b} = VAR {a}" for a, b in zip(names, names[1:], strict=False)]
+    return first + [f"VAR {b} = VAR {a}" for a, b in pairwise(names)]
 
 
 def _vt_question(value: str) -> str:
@@ -140,7 +141,9 @@ def _render(draft: Draft, n_lines: int) -> tuple[str, tuple[Span, ...], tuple[Sp
     at: dict[int, list[str]] = {}
     for depth, line in draft.needles:
         at.setdefault(int(depth * (n_lines + 1)), []).append(line)
-    pieces, evidence, distractors = [draft.intro], [], []
+    pieces = [draft.intro]
+    evidence: list[Span] = []
+    distractors: list[Span] = []
     offset, first = len(draft.intro), True
 
     def add(line: str) -> Span:

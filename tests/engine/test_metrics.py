@@ -73,7 +73,14 @@ def test_likelihood_metrics_equal_separate_forwards():
         full_logits, _ = physical.answer(model, cache, prompt, prompt.n_prefix, 4, STOP)
     gold = torch.tensor(prompt.gold_ids)
     for row, logits in ((result.control, full_logits), (result.cells[cell], run_logits)):
-        assert row.nll == pytest.approx(float(torch.nn.functional.cross_entropy(logits, gold)), abs=1e-4)
+        each = torch.nn.functional.cross_entropy(logits, gold, reduction="none")
+        assert row.nll == pytest.approx(each.tolist(), abs=1e-4)
+        ranks = [sorted(step.tolist(), reverse=True).index(step[g]) for step, g in zip(logits, gold, strict=True)]
+        assert row.gold_rank == pytest.approx(sum(ranks) / len(ranks))
+    full, run = full_logits.log_softmax(-1), run_logits.log_softmax(-1)
+    kl = torch.nn.functional.kl_div(run, full, log_target=True, reduction="batchmean")
+    assert result.cells[cell].kl == pytest.approx(float(kl), abs=1e-4)
+    assert result.control.kl == 0
     shared = [
         len(set(a.topk(50).indices.tolist()) & set(b.topk(50).indices.tolist())) / 50
         for a, b in zip(full_logits, run_logits, strict=True)

@@ -42,7 +42,7 @@ def test_finds_the_needle_and_equals_real_eviction(smollm2, source):
     result = matrix.run_matrix(smollm2.model, prompt, cells, smollm2.stop_ids, 16)
     output = smollm2.tokenizer.decode(result.control.answer.tokens, skip_special_tokens=True)
     assert registry.judge(task, output) == (1.0, True)
-    assert result.control.nll < 1
+    assert sum(result.control.nll) / len(result.control.nll) < 1
     for cell in cells:
         with torch.no_grad():
             kept, logits, tokens = physical.run(smollm2.model, cell, prompt, 16, smollm2.stop_ids)
@@ -50,9 +50,8 @@ def test_finds_the_needle_and_equals_real_eviction(smollm2, source):
         assert (view.kept()[:, :, : view.n_compressed] ^ kept).sum() <= 2 * 4  # near-ties swap pairs
         assert result.cells[cell].answer.tokens == tokens
         gold = torch.tensor(prompt.gold_ids)
-        assert result.cells[cell].nll == pytest.approx(
-            float(torch.nn.functional.cross_entropy(logits, gold)), abs=1e-3
-        )
+        each = torch.nn.functional.cross_entropy(logits, gold, reduction="none")
+        assert result.cells[cell].nll == pytest.approx(each.tolist(), abs=5e-3)
 
 
 def test_stop_ids_and_tokenizer_are_those_of_the_file(smollm2):
