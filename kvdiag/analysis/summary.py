@@ -19,12 +19,12 @@ ORDER BY signature = 'low_mapped_coverage' DESC, keep DESC, delta_nll DESC, run_
 
 def failure_table(ledger: Path) -> list[dict[str, Any]]:
     """Failure rates by method, setting and protocol, each with its denominators."""
-    return rows(connect(ledger, _TABLE), _TABLE)
+    return rows(connect(ledger), _TABLE)
 
 
 def example(ledger: Path) -> dict[str, Any] | None:
     """One telling C->W row, None where nothing turned wrong."""
-    found = rows(connect(ledger, _EXAMPLE), _EXAMPLE)
+    found = rows(connect(ledger), _EXAMPLE)
     return found[0] if found else None
 
 
@@ -34,7 +34,7 @@ def controls(ledger: Path) -> dict[str, Any]:
         "SELECT count(*) AS n, count(*) FILTER (WHERE status = 'available') AS n_answered, "
         "count(*) FILTER (WHERE correct) AS n_correct FROM controls"
     )
-    return rows(connect(ledger, sql), sql)[0]
+    return rows(connect(ledger), sql)[0]
 
 
 _READINGS = {

@@ -20,6 +20,7 @@ from kvdiag.ledger.work import WorkFolder, check_recipe, refuse_other
 from kvdiag.methods import catalogue
 from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
+from kvdiag.records.schema import to_table
 from kvdiag.workloads import registry
 from kvdiag.workloads.base import Source
 
@@ -134,15 +135,16 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
             seconds[stage] = seconds.get(stage, 0.0) + spent
         watcher.source_done(source, stages)
     ordered = [committed[s.source_id] for s in plan.sources]
+    rows = {
+        "sources": [r["source"] for r in ordered],
+        "controls": [r["control"] for r in ordered],
+        "runs": [run for r in ordered for run in r["runs"]],
+        "retention": [row for r in ordered for row in r["retention"]],
+        "methods": [catalogue.method_row(m) for m in catalogue.select(plan.recipe.methods)],
+    }
     manifest = write_ledger(
         plan.out,
-        {
-            "sources": [r["source"] for r in ordered],
-            "controls": [r["control"] for r in ordered],
-            "runs": [run for r in ordered for run in r["runs"]],
-            "retention": [row for r in ordered for row in r["retention"]],
-            "methods": [catalogue.method_row(m) for m in catalogue.select(plan.recipe.methods)],
-        },
+        {table: to_table(table, found) for table, found in rows.items()},
         plan=plan.as_dict(),
         build={"seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()}},
     )

@@ -1,10 +1,12 @@
 """From rows to a finished ledger: Parquet files, card, and the manifest last of all."""
 
-from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvdiag import __version__
@@ -12,7 +14,7 @@ from kvdiag.diagnostics.signatures import FROZEN, Thresholds
 from kvdiag.ledger import card, derive
 from kvdiag.ledger.files import sha256, to_json, write_atomic
 from kvdiag.ledger.layout import CARD, MANIFEST, table_file
-from kvdiag.ledger.parquet import write_rows
+from kvdiag.ledger.parquet import write_table
 from kvdiag.records.schema import TABLES, schema_version
 
 MANIFEST_VERSION = 1
@@ -21,7 +23,7 @@ ALL_SPLIT = "all"  # of tables that belong to no workload
 
 def write_ledger(
     ledger: Path,
-    tables: dict[str, list[dict[str, Any]]],
+    tables: dict[str, pa.Table],
     plan: dict[str, Any],
     build: dict[str, Any],
     origin: dict[str, Any] | None = None,
@@ -29,22 +31,20 @@ def write_ledger(
 ) -> dict[str, Any]:
     """Write all tables of a ledger; returns its manifest.
 
-    tables: rows of sources, controls, runs, retention and methods; c2w is derived. plan: {"recipe",
-    "environment", "cells"}, the same for the same build. build: times and the like, kept apart from it. origin:
-    where imported rows come from. Splits are named after workloads; a table without rows has no file.
+    tables: sources, controls, runs, retention and methods, each with its contract's schema; c2w is derived.
+    plan: {"recipe", "environment", "cells"}, the same for the same build. build: times and the like, kept apart
+    from it. origin: where imported rows come from. Splits are named after workloads; a table without rows has
+    no file.
     """
-    derived = derive.c2w_rows(tables["sources"], tables["controls"], tables["runs"], thresholds)
-    rows = {**tables, "c2w": derived}
+    c2w = derive.c2w_table(tables["sources"], tables["controls"], tables["runs"], thresholds)
+    contents = {**tables, "c2w": c2w}
     files = []
     for table in TABLES:
-        by_split: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in rows[table]:
-            by_split[row.get("workload", ALL_SPLIT)].append(row)
-        for split in sorted(by_split):
+        for split, part in _splits(contents[table]):
             name = table_file(table, split)
-            write_rows(table, by_split[split], ledger / name)
+            write_table(table, part, ledger / name)
             files.append(_describe(ledger, name, table, split))
-    missing = derive.holes(len(rows["sources"]), plan["cells"], rows["runs"])
+    missing = derive.holes(tables["sources"].num_rows, plan["cells"], tables["runs"])
     manifest = {
         "manifest_version": MANIFEST_VERSION,
         "kvdiag_version": __version__,
@@ -54,13 +54,23 @@ def write_ledger(
         "thresholds": asdict(thresholds),
         "complete": not missing,
         "holes": missing,
-        "rows": {table: len(rows[table]) for table in TABLES},
+        "rows": {table: contents[table].num_rows for table in TABLES},
         "files": files,
         "build": build,
     }
     write_atomic(ledger / CARD, card.render(manifest).encode("utf-8"))
     write_atomic(ledger / MANIFEST, to_json(manifest, indent=1))
     return manifest
+
+
+def _splits(data: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Parts of a table by workload, those with rows."""
+    if "workload" not in data.column_names:
+        if data.num_rows:
+            yield ALL_SPLIT, data
+        return
+    for split in sorted(pc.unique(data["workload"]).to_pylist()):
+        yield split, data.filter(pc.field("workload") == split)
 
 
 def _describe(ledger: Path, name: str, table: str, split: str) -> dict[str, Any]:

@@ -2,28 +2,28 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvdiag.ledger.files import publish
-from kvdiag.records.schema import json_schema, to_table
+from kvdiag.records.schema import arrow_schema, json_schema
 
 # Rows in a row group; well below the 100 MB that dataset viewers accept.
 ROWS_PER_GROUP = 50_000
 
 
-def write_rows(table: str, rows: list[dict[str, Any]], path: Path) -> None:
-    """Rows sorted by the table's key into one file. An empty file cannot be loaded by `datasets`: refused."""
-    if not rows:
+def write_table(table: str, data: pa.Table, path: Path) -> None:
+    """Rows sorted by the table's key into one file, whole or not at all.
+
+    zstd, page index and content-defined chunking, so that readers skip and uploads share what they can. An empty
+    file cannot be loaded by `datasets` and is refused.
+    """
+    if not data.num_rows:
         raise ValueError(f"{table}: no rows to write to {path.name}")
-    keys = json_schema(table)["x-sort"]
-    write_table(to_table(table, sorted(rows, key=lambda row: [row[k] for k in keys])), path)
-
-
-def write_table(data: pa.Table, path: Path) -> None:
-    """zstd, page index and content-defined chunking, so that readers skip and uploads share what they can."""
+    if not data.schema.equals(arrow_schema(table)):
+        raise ValueError(f"{table}: its columns are not those of the contract")
+    data = data.sort_by([(key, "ascending") for key in json_schema(table)["x-sort"]])
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.tmp")
     pq.write_table(

@@ -1,84 +1,77 @@
 """A DuckDB connection on a ledger, for reading only.
 
-Tables are loaded into memory, then the door to files and network is shut and the configuration locked. This
-guards against accidents on the user's own machine; it is no boundary against hostile SQL.
+Tables are views over the ledger's Parquet files, so that a question reads the columns it names and no more. Then
+the door to all other files and the network is shut and the configuration locked. This guards against accidents
+on the user's own machine; it is no boundary against hostile SQL.
 """
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from kvdiag.errors import DataError
 from kvdiag.ledger.layout import read_manifest
-from kvdiag.query.library import SqlObject, library
+from kvdiag.query.library import library
 from kvdiag.records.schema import TABLES, arrow_schema
 
 _SETTINGS = (
     "SET autoinstall_known_extensions=false",
     "SET autoload_known_extensions=false",
     "SET allow_community_extensions=false",
+    "SET allow_persistent_secrets=false",
     "SET python_enable_replacements=false",  # else SQL could read Python variables in scope
     "SET temp_directory=''",
+    "SET allowed_paths={paths}",
     "SET enable_external_access=false",
     "SET lock_configuration=true",
 )
 
 
-def connect(ledger: Path, sql: str | None = None, memory_limit: str = "4GB") -> Any:
-    """An in-memory connection with the ledger's tables, views and macros.
-
-    sql: load only what this text can name (all when None): most questions touch one table.
-    """
+def connect(ledger: Path, memory_limit: str = "4GB") -> Any:
+    """An in-memory connection with the ledger's tables, views and macros."""
     manifest = read_manifest(ledger)
     connection = duckdb.connect(":memory:", config={"memory_limit": memory_limit})
-    wanted, objects = _needed(sql)
-    for table in wanted:
-        _load(connection, ledger, manifest, table)
-    for item in objects:
-        connection.execute(item.sql)
+    paths = [str((ledger / f["path"]).resolve()) for f in manifest["files"]]
+    try:
+        for table in TABLES:
+            files = [p for p, f in zip(paths, manifest["files"], strict=True) if f["table"] == table]
+            connection.execute(f"CREATE VIEW {table} AS {_select(table, files)}")
+        for item in library():
+            connection.execute(item.sql)
+    except duckdb.Error as error:
+        raise DataError(f"{ledger}: cannot be read as a ledger; kvdiag validate says more ({error})") from None
     for setting in _SETTINGS:
-        connection.execute(setting)
+        connection.execute(setting.format(paths=_list(paths)))
     return connection
 
 
-def _load(connection: Any, ledger: Path, manifest: dict[str, Any], table: str) -> None:
-    files = [str(ledger / f["path"]) for f in manifest["files"] if f["table"] == table]
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _list(texts: Sequence[str]) -> str:
+    return "[" + ", ".join(_quoted(t) for t in texts) + "]"
+
+
+def _select(table: str, files: list[str]) -> str:
+    """SQL of a table's rows. A table without files still has its columns."""
     if files:
-        try:
-            connection.execute(f"CREATE TABLE {table} AS SELECT * FROM read_parquet(?)", [files])
-        except duckdb.Error as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{ledger}: table {table} cannot be read ({reason})") from error
-        return
-    empty = pa.Table.from_pylist([], schema=arrow_schema(table))
-    connection.register("kvdiag_empty", empty)
-    connection.execute(f"CREATE TABLE {table} AS SELECT * FROM kvdiag_empty")
-    connection.unregister("kvdiag_empty")
+        return f"SELECT * FROM read_parquet({_list(files)})"
+    columns = (f"NULL::{_sql_type(str(f.type))} AS {_name(f.name)}" for f in arrow_schema(table))
+    return f"SELECT {', '.join(columns)} WHERE false"
 
 
-def _needed(sql: str | None) -> tuple[list[str], list[SqlObject]]:
-    """Tables and library objects whose names occur in the text, with what those rest on."""
-    objects = library()
-    if sql is None:
-        return list(TABLES), objects
-    names = _words([sql])
-    chosen: list[SqlObject] = []
-    for item in reversed(objects):  # an object rests on earlier ones only
-        if item.name in names:
-            chosen.append(item)
-            names |= _words([item.sql])
-    tables = [t for t in TABLES if t in names]
-    if re.search(r"(?i)\b(show|information_schema|duckdb_\w+|pragma_\w+)\b|\bdescribe\s*;?\s*$", sql):
-        return list(TABLES), objects
-    return tables, list(reversed(chosen))
+def _name(column: str) -> str:
+    return '"' + column + '"'
 
 
-def _words(texts: Iterable[str]) -> set[str]:
-    return {w.lower() for text in texts for w in re.findall(r"\w+", text)}
+def _sql_type(arrow_type: str) -> str:
+    scalar = {"string": "VARCHAR", "int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN"}
+    if arrow_type.startswith("list<"):
+        return scalar[arrow_type.split(": ")[1].rstrip(">")] + "[]"
+    return scalar[arrow_type]
 
 
 def rows(connection: Any, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ def query(ledger: Path, sql: str, timeout: float = 60.0) -> pa.Table:
     and VALUES count as such), DataError when the SQL is wrong or runs into a limit.
     """
     check(sql)
-    connection = connect(ledger, sql)
+    connection = connect(ledger)
     timer = threading.Timer(timeout, connection.interrupt)
     timer.start()
     try:
