@@ -1,18 +1,24 @@
 """The command line: parse, call one function, format. One file a command."""
 
+import importlib
 from typing import Any
 
 import click
 
 from kvdiag import __version__
-from kvdiag.errors import KvdiagError
+from kvdiag.errors import KvdiagError, near_matches
 
-# Commands are imported when they are called, so that `kvdiag query` never imports torch.
+# Module and object of each command, and its line of help. Commands are imported when they are called, so that
+# `kvdiag query` never imports torch and help needs no imports at all.
 _COMMANDS = {
-    "build": ("kvdiag.cli.build", "Run sources through the whole matrix and write a ledger."),
-    "query": ("kvdiag.cli.query", "Ask a ledger with SQL."),
-    "methods": ("kvdiag.cli.catalogue", "List compression methods."),
-    "workloads": ("kvdiag.cli.catalogue", "List workloads."),
+    "build": ("build", "build", "Run sources through the whole matrix and write a ledger."),
+    "query": ("query", "query", "Ask a ledger with SQL."),
+    "validate": ("validate", "validate", "Check a ledger, a Parquet file or JSON lines against the contract."),
+    "analyze": ("analyze", "analyze", "Statistics over a ledger."),
+    "import": ("importing", "import_", "Turn published results of others into a ledger."),
+    "methods": ("catalogue", "methods", "List compression methods."),
+    "workloads": ("catalogue", "workloads", "List workloads."),
+    "schema": ("schema", "schema", "Show the columns of a table."),
 }
 
 
@@ -23,19 +29,15 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        import importlib
-
-        return getattr(importlib.import_module(_COMMANDS[name][0]), name)
+        module, attribute, _ = _COMMANDS[name]
+        return getattr(importlib.import_module(f"kvdiag.cli.{module}"), attribute)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # From the table above: help needs no command's imports.
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in _COMMANDS:
-            from kvdiag.errors import near_matches
-
             ctx.fail(f"no such command {args[0]!r}; {near_matches(args[0], list(_COMMANDS))}")
         return super().resolve_command(ctx, args)
 

@@ -1,6 +1,6 @@
 """From rows to a finished ledger: Parquet files, card, and the manifest last of all."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from kvdiag.ledger.parquet import write_table
 from kvdiag.records.schema import TABLES, schema_version
 
 MANIFEST_VERSION = 1
-ALL_SPLIT = "all"  # of tables that belong to no workload
+# Of tables that belong to no workload. "all" would be refused: `datasets` keeps it for the union of splits.
+ALL_SPLIT = "catalogue"
 
 
 def write_ledger(
@@ -28,15 +29,16 @@ def write_ledger(
     build: dict[str, Any],
     origin: dict[str, Any] | None = None,
     thresholds: Thresholds = FROZEN,
+    undetermined: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write all tables of a ledger; returns its manifest.
 
     tables: sources, controls, runs, retention and methods, each with its contract's schema; c2w is derived.
     plan: {"recipe", "environment", "cells"}, the same for the same build. build: times and the like, kept apart
-    from it. origin: where imported rows come from. Splits are named after workloads; a table without rows has
-    no file.
+    from it. origin: where imported rows come from. undetermined: runs without a signature (derive.c2w_table).
+    Splits are named after workloads; a table without rows has no file.
     """
-    c2w = derive.c2w_table(tables["sources"], tables["controls"], tables["runs"], thresholds)
+    c2w = derive.c2w_table(tables["sources"], tables["controls"], tables["runs"], thresholds, undetermined)
     contents = {**tables, "c2w": c2w}
     files = []
     for table in TABLES:

@@ -1,0 +1,1 @@
+"""Published results of others, as ledgers of our contract."""
