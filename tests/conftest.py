@@ -14,3 +14,21 @@ def _few_threads():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    """A tiny model with tokenizer and chat template, as `--model FOLDER` reads it."""
+    from tests.folder import save_model
+
+    return save_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def made_up(tmp_path_factory):
+    """A ledger of made-up rows: 3 sources, 4 cells, some right answers turned wrong. Not to be written to."""
+    from tests.rows import write_made_up
+
+    folder = tmp_path_factory.mktemp("ledgers") / "made-up"
+    write_made_up(folder)
+    return folder

@@ -41,7 +41,8 @@ def connect(ledger: Path, memory_limit: str = "4GB") -> Any:
         for item in library():
             connection.execute(item.sql)
     except duckdb.Error as error:
-        raise DataError(f"{ledger}: cannot be read as a ledger; kvdiag validate says more ({error})") from None
+        reason = str(error).splitlines()[0]  # the rest draws the statement
+        raise DataError(f"{ledger}: cannot be read as a ledger; kvdiag validate says more ({reason})") from None
     for setting in _SETTINGS:
         connection.execute(setting.format(paths=_list(paths)))
     return connection

@@ -25,11 +25,11 @@ SELECT r.workload, r.method, r.setting, r.origin_label, r.protocol,
        count(*) AS n_sources,
        count(*) FILTER (WHERE r.status <> 'unsupported') AS n_supported,
        n_available(r.score__status) AS n_scored,
-       avg(c.score) AS control_score,
-       avg(c.correct::INT) AS control_accuracy,
+       favg(c.score) AS control_score,
+       favg(c.correct::INT) AS control_accuracy,
        count(*) FILTER (WHERE c.correct) AS n_control_correct,
-       avg(r.score) AS score,
-       avg(r.correct::INT) AS accuracy,
+       favg(r.score) AS score,
+       favg(r.correct::INT) AS accuracy,
        count(*) FILTER (WHERE r.transition = 'C->W') AS n_c2w,
        n_c2w / nullif(count(*) FILTER (WHERE r.transition IN ('C->C', 'C->W')), 0) AS c2w_rate
 FROM runs r JOIN controls c USING (control_id) GROUP BY ALL ORDER BY ALL;
@@ -56,7 +56,7 @@ WITH long AS (
   ]) AS parts FROM runs))
 SELECT workload, method, setting, protocol, metric,
        count(*) AS n_total, n_eligible(status) AS n_eligible, n_supported(status) AS n_supported,
-       n_attempted(status) AS n_attempted, n_available(status) AS n_available, avg(value) AS mean
+       n_attempted(status) AS n_attempted, n_available(status) AS n_available, favg(value) AS mean
 FROM long GROUP BY ALL ORDER BY ALL;
 
 -- missing_reasons: why answers are missing, by cell
@@ -75,8 +75,8 @@ cells AS (
   FROM sizes a JOIN sizes b USING (workload, protocol, model, tier) WHERE a.method < b.method),
 both_failed AS (
   SELECT a.workload, a.protocol, a.model, a.tier, a.method AS method_a, b.method AS method_b, count(*) AS n_both,
-         avg(a.ecov) AS ecov_a, avg(b.ecov) AS ecov_b, avg(a.delta_nll) AS delta_nll_a, avg(b.delta_nll) AS delta_nll_b,
-         avg(a.ear) AS ear_a, avg(b.ear) AS ear_b
+         favg(a.ecov) AS ecov_a, favg(b.ecov) AS ecov_b, favg(a.delta_nll) AS delta_nll_a, favg(b.delta_nll) AS delta_nll_b,
+         favg(a.ear) AS ear_a, favg(b.ear) AS ear_b
   FROM failures a JOIN failures b USING (workload, protocol, model, tier, source_id)
   WHERE a.method < b.method GROUP BY ALL)
 SELECT cells.*, coalesce(n_both, 0) AS n_intersection, n_a + n_b - coalesce(n_both, 0) AS n_union,
@@ -86,15 +86,17 @@ FROM cells LEFT JOIN both_failed USING (workload, protocol, model, tier, method_
 
 -- signature_shares: signatures of the failures of a workload, and what share could not be told
 CREATE VIEW signature_shares AS
-SELECT workload, coalesce(signature, signature__status || ': ' || signature__reason) AS signature,
-       count(*) AS n_c2w, sum(count(*)) OVER (PARTITION BY workload) AS n_total,
-       count(*) / sum(count(*)) OVER (PARTITION BY workload) AS share
-FROM c2w GROUP BY ALL ORDER BY ALL;
+WITH named AS (
+  SELECT workload, coalesce(signature, signature__status || ': ' || signature__reason) AS signature FROM c2w),
+counted AS (SELECT workload, signature, count(*) AS n_c2w FROM named GROUP BY ALL)
+SELECT *, sum(n_c2w) OVER (PARTITION BY workload)::BIGINT AS n_total,
+       n_c2w / sum(n_c2w) OVER (PARTITION BY workload) AS share
+FROM counted ORDER BY ALL;
 
 -- coverage_profiles: mean diagnostics of the failures of each cell, each with the number of rows it rests on
 CREATE VIEW coverage_profiles AS
 SELECT workload, method, setting, origin_label, protocol, coverage_type, count(*) AS n_c2w,
-       avg(err) AS err, count(err) AS n_err, avg(ecov) AS ecov, count(ecov) AS n_ecov,
-       avg(nll) AS nll, count(nll) AS n_nll, avg(delta_nll) AS delta_nll, count(delta_nll) AS n_delta_nll,
-       avg(gpr) AS gpr, count(gpr) AS n_gpr, avg(ear) AS ear, count(ear) AS n_ear
+       favg(err) AS err, count(err) AS n_err, favg(ecov) AS ecov, count(ecov) AS n_ecov,
+       favg(nll) AS nll, count(nll) AS n_nll, favg(delta_nll) AS delta_nll, count(delta_nll) AS n_delta_nll,
+       favg(gpr) AS gpr, count(gpr) AS n_gpr, favg(ear) AS ear, count(ear) AS n_ear
 FROM c2w GROUP BY ALL ORDER BY ALL;
