@@ -37,7 +37,7 @@ def connect(ledger: Path, memory_limit: str = "4GB") -> Any:
     try:
         for table in TABLES:
             files = [p for p, f in zip(paths, manifest["files"], strict=True) if f["table"] == table]
-            connection.execute(f"CREATE VIEW {table} AS {_select(table, files)}")
+            connection.execute(f"CREATE VIEW {table} AS {table_sql(table, files)}")
         for item in library():
             connection.execute(item.sql)
     except duckdb.Error as error:
@@ -56,7 +56,7 @@ def _list(texts: Sequence[str]) -> str:
     return "[" + ", ".join(_quoted(t) for t in texts) + "]"
 
 
-def _select(table: str, files: list[str]) -> str:
+def table_sql(table: str, files: list[str]) -> str:
     """SQL of a table's rows. A table without files still has its columns."""
     if files:
         return f"SELECT * FROM read_parquet({_list(files)})"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_FILES = ("macros.sql", "views.sql")
+_FILES = ("macros.sql", "views.sql", "quality.sql")
 
 
 @dataclass(frozen=True)
