@@ -16,7 +16,9 @@ SHOWN = 3  # row keys a finding names
 
 def guess_table(columns: list[str]) -> str | None:
     """The table whose columns are most like these; None when none is near."""
-    scores = {t: len(set(columns) & set(arrow_schema(t).names)) / len(arrow_schema(t).names) for t in TABLES}
+    given = set(columns)
+    wanted = {t: set(arrow_schema(t).names) for t in TABLES}
+    scores = {t: len(given & names) / len(given | names) for t, names in wanted.items()}
     best = max(scores, key=lambda t: scores[t])
     return best if scores[best] > 0.5 else None
 

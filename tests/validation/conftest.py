@@ -1,0 +1,44 @@
+"""A real ledger of a tiny model, whose controls are declared right: it answers at random and none would be."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from kvdiag import recipes
+from kvdiag.engine.build import build
+from kvdiag.ledger.derive import transition
+from kvdiag.ledger.finish import write_ledger
+from kvdiag.records.schema import to_table
+
+TABLES = ("sources", "controls", "runs", "retention", "methods")
+
+
+@pytest.fixture(scope="session")
+def built_ledger(model_folder, tmp_path_factory):
+    """3 sources in 8 cells, with C->W rows. Not to be written to."""
+    folder = tmp_path_factory.mktemp("validation")
+    recipe = recipes.load(
+        workload="ruler_512",
+        limit=3,
+        model=str(model_folder),
+        methods="snapkv,knorm",
+        settings="keep=0.5,keep=0.25",
+        protocols="both",
+        max_new_tokens=6,
+    )
+    manifest = build(recipe, folder / "built")
+    rows = {
+        table: [
+            row
+            for f in manifest["files"]
+            if f["table"] == table
+            for row in pq.read_table(folder / "built" / f["path"]).to_pylist()
+        ]
+        for table in TABLES
+    }
+    for control in rows["controls"]:
+        control |= {"correct": True, "score": 1.0}
+    for run in rows["runs"]:
+        run["transition"] = transition(True, run["correct"])
+    plan = {name: manifest[name] for name in ("recipe", "environment", "cells")}
+    write_ledger(folder / "right", {t: to_table(t, found) for t, found in rows.items()}, plan, build={})
+    return folder / "right"
