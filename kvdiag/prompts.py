@@ -31,6 +31,8 @@ class Prompt:
     distractors: tuple[Span, ...] = ()
     distractor_status: str = "not_applicable"
     distractor_reason: str | None = "no_distractors"
+    n_head: int = 0  # tokens the chat template puts before the text
+    tail: str = ""  # what it puts after
 
     @property
     def n_prefix(self) -> int:
@@ -112,6 +114,8 @@ class PromptBuilder:
             distractors=distractors,
             distractor_status=distractor_status,
             distractor_reason=distractor_reason,
+            n_head=_first_after(offsets, len(self.head)),
+            tail=self.tail,
         )
 
     def count(self, source: Source) -> int:

@@ -43,14 +43,21 @@ class Recipe:
     dtype: str = "auto"
     device: str = "auto"
     trust_remote_code: bool = False
+    allow_degenerate: bool = False
 
     def parsed_settings(self) -> list[Setting]:
         """Settings as objects."""
         return [parse_setting(s) for s in self.settings]
 
-    def n_cells(self) -> int:
-        """Cells a source runs in."""
-        return len(self.methods) * len(self.settings) * len(self.protocols)
+    def cells(self) -> list[tuple[catalogue.Method, Setting, str]]:
+        """Method, setting and protocol of each cell: a method takes the settings of its own kind."""
+        return [
+            (method, setting, protocol)
+            for method in catalogue.select(self.methods)
+            for setting in self.parsed_settings()
+            if setting.kind == method.setting_kind
+            for protocol in self.protocols
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         """What the manifest keeps. `name` is a label and decides nothing."""
@@ -79,7 +86,28 @@ def load(recipe: str | None = None, **flags: Any) -> Recipe:
     raw["methods"] = tuple(m.id for m in catalogue.select(_names(raw.get("methods"), "methods")))
     raw["settings"] = tuple(dict.fromkeys(str(parse_setting(s)) for s in _names(raw.get("settings"), "settings")))
     raw["protocols"] = _protocols(_names(raw.get("protocols"), "protocol"))
-    return Recipe(**raw)
+    recipe = Recipe(**raw)
+    _check_cells(recipe)
+    return recipe
+
+
+def _check_cells(recipe: Recipe) -> None:
+    """Every method has a setting, every setting a method, and degenerate cells are asked for by name."""
+    methods, settings = catalogue.select(recipe.methods), recipe.parsed_settings()
+    for method in methods:
+        if not any(s.kind == method.setting_kind for s in settings):
+            wanted = "bits=4" if method.setting_kind == "bits" else "keep=0.5"
+            raise UsageError(f"--settings: {method.id} needs a setting like {wanted}")
+    for setting in settings:
+        if not any(setting.kind == m.setting_kind for m in methods):
+            raise UsageError(f"--settings {setting}: no chosen method has such a setting; leave it out")
+    if not recipe.allow_degenerate:
+        for method, setting, _ in recipe.cells():
+            if method.degenerate(setting):
+                raise UsageError(
+                    f"--settings {setting}: degenerate for {method.id} ({method.degenerate(setting)}); "
+                    "leave it out, or say --allow-degenerate to build it as a labelled cell"
+                )
 
 
 def _check_types(raw: Mapping[str, Any]) -> None:
@@ -90,8 +118,9 @@ def _check_types(raw: Mapping[str, Any]) -> None:
     for field in ("name", "workload", "model", "prompt", "dtype", "device"):
         if field in raw and not isinstance(raw[field], str):
             raise UsageError(f"--{field} {raw[field]}: must be text; in a recipe, put it in quotes")
-    if not isinstance(raw.get("trust_remote_code", False), bool):
-        raise UsageError(f"--trust-remote-code {raw['trust_remote_code']}: must be true or false")
+    for field in ("trust_remote_code", "allow_degenerate"):
+        if not isinstance(raw.get(field, False), bool):
+            raise UsageError(f"--{field.replace('_', '-')} {raw[field]}: must be true or false")
 
 
 def with_name(recipe: Recipe, name: str) -> Recipe:

@@ -19,6 +19,9 @@ from kvdiag.errors import UsageError
 @options.source_options
 @options.cell_options
 @options.model_options
+@click.option(
+    "--allow-degenerate", is_flag=True, default=None, help="Build cells that are known to be no finding."
+)
 @click.option("--max-new-tokens", type=int, metavar="N", help="Most tokens decoded. Default: the workload's.")
 @click.option("--out", metavar="DIR", help="Ledger folder to write. Default: ledgers/<recipe>-<model>.")
 @click.option("--plan", "plan_only", is_flag=True, help="Print the plan and stop.")

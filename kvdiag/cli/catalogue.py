@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kvdiag.methods.catalogue import METHODS
+from kvdiag.methods.catalogue import methods as catalogue
 from kvdiag.workloads.registry import FAMILIES
 
 
@@ -15,7 +15,7 @@ from kvdiag.workloads.registry import FAMILIES
 def methods(as_json: bool) -> None:
     """List compression methods: family, what they keep, how much of the question they see."""
     _print(
-        [asdict(m) for m in METHODS.values()],
+        [asdict(m) for m in catalogue().values()],
         {
             "id": "method",
             "family": "family",

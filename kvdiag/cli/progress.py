@@ -46,7 +46,7 @@ class BuildProgress(Watcher):
             ("sources", f"{len(plan.sources)} of {plan.recipe.workload} ({', '.join(plan.recipe.tasks)})"),
             (
                 "cells",
-                f"{len(plan.recipe.methods)} methods x {len(plan.recipe.settings)} settings x "
+                f"{len(plan.recipe.methods)} methods at their settings ({', '.join(plan.recipe.settings)}) x "
                 f"{len(plan.recipe.protocols)} protocols = {self._cells}",
             ),
             ("runs", f"{len(plan.sources)} sources x {self._cells} cells = {plan.n_runs}, and the controls"),
@@ -54,8 +54,10 @@ class BuildProgress(Watcher):
             ("attention", environment["attention"]),
             ("writes", str(plan.out)),
         ]
+        for method, gap in plan.cannot.items():
+            lines.append(("cannot run", f"{method}: {gap.reason} ({gap.detail})"))
         for name, text in lines:
-            self._console.print(f"[bold]{name:<10}[/bold]{text}", soft_wrap=True)
+            self._console.print(f"[bold]{name:<11}[/bold]{text}", soft_wrap=True)
         if done:
             self._console.print(f"{done} of {len(plan.sources)} sources were done before")
         self._done, self._total, self._started = done, len(plan.sources), time.monotonic()

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from kvdiag import __version__
 from kvdiag.engine.matrix import NonFiniteError, run_matrix
 from kvdiag.engine.models import LoadedModel, load_model
+from kvdiag.engine.probe import probe
 from kvdiag.engine.rows import Gap, Subject, records
 from kvdiag.engine.views import Cell
 from kvdiag.errors import UsageError
@@ -18,7 +20,7 @@ from kvdiag.ledger.finish import write_ledger
 from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
 from kvdiag.ledger.work import WorkFolder, check_recipe, refuse_other
 from kvdiag.methods import catalogue
-from kvdiag.prompts import PromptBuilder
+from kvdiag.prompts import Prompt, PromptBuilder
 from kvdiag.recipes import Recipe
 from kvdiag.records.schema import to_table
 from kvdiag.workloads import registry
@@ -34,6 +36,7 @@ class Plan:
     model: LoadedModel
     sources: list[Source]
     cells: list[Cell]
+    cannot: dict[str, Gap]  # methods that this model or machine cannot run
     environment: dict[str, Any]
 
     @property
@@ -90,19 +93,15 @@ def make_plan(recipe: Recipe, out: Path) -> Plan:
         )
     prompts = PromptBuilder.create(model.tokenizer, recipe.prompt)
     sources = list(workload.sources(recipe.tasks, recipe.limit, recipe.seed, prompts.count, recipe.max_new_tokens))
-    settings = recipe.parsed_settings()
-    cells = [
-        Cell(method, setting, protocol)
-        for method in catalogue.select(recipe.methods)
-        for setting in settings
-        for protocol in recipe.protocols
-    ]
-    return Plan(recipe, out, model, sources, cells, environment(model))
+    cells = [Cell(*cell) for cell in recipe.cells()]
+    cannot = probe(model, [cell.method for cell in cells])
+    return Plan(recipe, out, model, sources, cells, cannot, environment(model, cannot))
 
 
-def environment(model: LoadedModel) -> dict[str, Any]:
+def environment(model: LoadedModel, cannot: Mapping[str, Gap]) -> dict[str, Any]:
     """What numbers may depend on."""
-    packages = ("torch", "transformers", "kvpress", "tokenizers", "numpy", "pyarrow")
+    packages = ["torch", "transformers", "kvpress", "tokenizers", "numpy", "pyarrow"]
+    packages += [name for name in ("hqq", "optimum-quanto") if _installed(name)]
     return {
         "kvdiag": __version__,
         "python": platform.python_version(),
@@ -117,7 +116,16 @@ def environment(model: LoadedModel) -> dict[str, Any]:
         "attention": "sdpa prefill, kvdiag replay",
         "decoding": "greedy",
         "stop_ids": sorted(model.stop_ids),
+        "cannot_run": {method: gap.reason for method, gap in sorted(cannot.items())},
     }
+
+
+def _installed(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
@@ -155,13 +163,13 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
 def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict[str, Any], dict[str, float]]:
     """Records of one source and the seconds each stage took. What cannot run becomes rows that say why."""
     prompt = prompts.build(source)
-    gaps = _too_short(plan.cells, prompt.n_context, prompt.n_prefix)
+    gaps = _gaps(plan, prompt)
     cells = [c for c in plan.cells if c not in gaps]
     model = plan.model
     outcome: Any
     seconds: dict[str, float] = {}
     try:
-        outcome = run_matrix(model.model, prompt, cells, model.stop_ids, source.max_new_tokens)
+        outcome = run_matrix(model.model, prompt, cells, model.stop_ids, source.max_new_tokens, model.tokenizer)
         seconds = outcome.seconds
     except NonFiniteError as error:
         outcome = Gap("failed", "nonfinite", str(error))
@@ -173,13 +181,19 @@ def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict
     return records(subject, plan.cells, outcome, gaps), seconds
 
 
-def _too_short(cells: list[Cell], n_context: int, n_prefix: int) -> dict[Cell, Gap]:
-    """Cells whose method needs more positions than the source has."""
+def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:
+    """Cells that cannot run on this source, known before any work."""
     gaps = {}
-    for cell in cells:
-        n = cell.n_compressed(n_context, n_prefix)
-        if n < cell.method.min_positions:
-            detail = f"{n} positions; {cell.method.id} needs {cell.method.min_positions}"
+    for cell in plan.cells:
+        method = cell.method
+        n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
+        reason = method.unsupported(cell.setting)
+        if method.id in plan.cannot:
+            gaps[cell] = plan.cannot[method.id]
+        elif reason:
+            gaps[cell] = Gap("unsupported", reason, f"{method.id} has no {cell.setting}")
+        elif n < method.min_positions:
+            detail = f"{n} positions; {method.id} needs {method.min_positions}"
             gaps[cell] = Gap("unsupported", "context_too_short", detail)
     return gaps
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kvdiag.engine.replay import Replay
+from kvdiag.engine.views import CellView
 
 
 @dataclass
@@ -74,6 +75,7 @@ def decode(
         tokens = torch.tensor([a.tokens[-1] for a in waiting], device=device)
         positions = torch.tensor([n_prompt + len(a.tokens) - 1 for a in waiting], device=device)
         logits = replay.model.lm_head(replay.step(tokens, positions, slot, visible))
+        _absorb_full_residuals(replay, visible)
         finite = torch.isfinite(logits).all(-1).tolist()
         for answer, token, ok in zip(waiting, logits.argmax(-1).tolist(), finite, strict=True):
             answer.push(token, ok, stop.ids, stop.max_new_tokens)
@@ -83,3 +85,32 @@ def decode(
             visible = visible[left]
             if left:
                 replay.keep_rows(left)
+
+
+def residual_length(view: CellView | None) -> int | None:
+    """Suffix length at which a quantized cache takes its suffix in; None for caches that never do."""
+    if view is None or view.choices[0].requantize is None:
+        return None
+    return int(view.cell.method.defaults["residual_length"])
+
+
+def _absorb_full_residuals(replay: Replay, visible: torch.Tensor) -> None:
+    """After a step: quantized rows whose suffix has reached the residual length quantize their whole history.
+
+    As transformers does, the step that fills the residual still reads it in full precision.
+    """
+    for i, row in enumerate(replay.rows):
+        limit = residual_length(row.view)
+        if limit is not None and int(visible[i].sum()) >= limit:
+            replay.absorb(i, visible[i].nonzero()[:, 0].to(replay.prefix.keys[0].device))
+            visible[i] = False
+
+
+def trusted_draft(view: CellView | None, n_fed: int, n_draft: int) -> int:
+    """How many tokens of a draft a row may be checked against.
+
+    A quantized cache reads its suffix anew from the residual length on, which a draft fed in one go does not show.
+    n_fed: suffix tokens before the answer.
+    """
+    limit = residual_length(view)
+    return n_draft if limit is None else min(n_draft, 1 + max(1, limit - n_fed))

@@ -10,11 +10,13 @@ import torch
 
 from kvdiag.diagnostics import likelihood
 from kvdiag.diagnostics.retention import evidence_positions
-from kvdiag.engine.decode import Answer, Stop, decode, verify
+from kvdiag.engine.decode import Answer, Stop, decode, trusted_draft, verify
 from kvdiag.engine.replay import EvidenceProbe, Replay
-from kvdiag.engine.tap import PrefillTap
+from kvdiag.engine.tap import AdapterFactory, PrefillTap
 from kvdiag.engine.tree import TokenTree
 from kvdiag.engine.views import Cell, CellView, SharedPrefix
+from kvdiag.methods.adapters.base import PrefillInput
+from kvdiag.methods.adapters.build import make_adapter
 from kvdiag.prompts import Prompt
 
 # A replay forward holds at most this many tokens, so that its activations stay small beside the cache.
@@ -81,9 +83,17 @@ class Stopwatch:
 
 @torch.no_grad()
 def run_matrix(
-    model: Any, prompt: Prompt, cells: Sequence[Cell], stop_ids: frozenset[int], max_new_tokens: int
+    model: Any,
+    prompt: Prompt,
+    cells: Sequence[Cell],
+    stop_ids: frozenset[int],
+    max_new_tokens: int,
+    tokenizer: Any = None,
+    make: AdapterFactory = make_adapter,
 ) -> MatrixResult:
     """Run a prompt with the full cache and in every cell, from one prefill.
+
+    tokenizer: for methods with passes of their own (KVzip). make: how a method's adapter is made.
 
     The model may be any decoder whose layers call transformers' attention interface and keep their keys and
     values as [1, kv_heads, positions, head_dim].
@@ -92,8 +102,10 @@ def run_matrix(
     watch = Stopwatch(device)
     stop = Stop(stop_ids, max_new_tokens)
     ids = torch.tensor([prompt.ids[: prompt.n_prefix]], device=device)
-    with watch.stage("prefill"), PrefillTap(model, cells, prompt.n_context, prompt.n_prefix) as tap:
-        prefix = tap.prefill(ids)
+    with watch.stage("prefill"):
+        with PrefillTap(model, cells, prompt.n_context, prompt.n_prefix, make) as tap:
+            prefix = tap.prefill(ids)
+        tap.finish(prefix, PrefillInput(model, tokenizer, ids, prompt.n_head, prompt.tail))
     watch.seconds["tap"] = tap.seconds
     watch.seconds["prefill"] -= tap.seconds
     with watch.stage("control"):
@@ -189,7 +201,8 @@ class _Session:
                 gold = likelihood.measure(logits[: len(self.gold_nodes)], self.gold_ids)
                 reference = reference or gold  # row 0 is the control
                 eam = [float(m[i].double().mean()) for m in probe.mass] if probe else None
-                results.append(self._result(logits, gold, reference, eam))
+                view = self.replay.rows[len(results)].view
+                results.append(self._result(view, logits, gold, reference, eam))
         return results
 
     def finish_answers(self, results: list[RowResult]) -> None:
@@ -228,6 +241,7 @@ class _Session:
 
     def _result(
         self,
+        view: CellView | None,
         logits: torch.Tensor,
         gold: likelihood.Likelihood,
         control: likelihood.Likelihood,
@@ -235,8 +249,11 @@ class _Session:
     ) -> RowResult:
         draft = logits[len(self.gold_nodes) :]
         finite = bool(torch.isfinite(logits).all())
+        fed = self.tree.root + 1 - (self.n_question if view and view.cell.protocol == "query_aware" else 0)
+        trusted = trusted_draft(view, fed, len(draft))
+        checked = self.control.tokens[:trusted], draft[:trusted].argmax(-1).tolist()
         return RowResult(
-            answer=verify(self.control.tokens, draft.argmax(-1).tolist(), finite, self.stop),
+            answer=verify(*checked, finite, self.stop),
             nll=gold.nll,
             draft_nll=likelihood.token_nll(draft, self.draft_ids),
             gold_rank=gold.rank,

@@ -13,6 +13,7 @@ import torch
 from transformers import AttentionInterface
 
 from kvdiag.engine.attention import attention_lse, merge
+from kvdiag.engine.rowcache import RowCache
 from kvdiag.engine.views import CellView, SharedPrefix
 
 ATTENTION_NAME = "kvdiag_replay"
@@ -71,13 +72,13 @@ class Replay:
     def __init__(self, model: Any, prefix: SharedPrefix, rows: Sequence[CellView | None], capacity: int) -> None:
         self.model = model
         self.prefix = prefix
-        self.rows = list(rows)
+        self.rows = [RowCache(view, prefix) for view in rows]
         self._capacity = capacity
         heads, _, dim = prefix.keys[0].shape
         shape = (len(self.rows), heads, capacity, dim)
         self._keys = [k.new_zeros(shape) for k in prefix.keys]
         self._values = [v.new_zeros((*shape[:-1], v.shape[-1])) for v in prefix.values]
-        self._step_bias: list[torch.Tensor | None] | None = None
+        self._step_masks: list[_StepMask] | None = None
         self._forward: _Forward | None = None
 
     @contextmanager
@@ -108,7 +109,7 @@ class Replay:
         n, t = rows.stop - rows.start, len(tokens)
         bias = self._bias(visible).repeat(self._groups(), 1)[None, None]
         self._forward = _Forward(rows, slice(first_slot, first_slot + t), bias, step=False, probe=probe)
-        return self._run(tokens.expand(n, -1), positions.expand(n, -1))
+        return self._run(tokens.expand(n, -1), positions - self._shifts(rows)[:, None])
 
     def step(
         self, tokens: torch.Tensor, positions: torch.Tensor, slot: int, visible: torch.Tensor
@@ -120,7 +121,7 @@ class Replay:
         self._reserve(slot + 1)
         bias = self._bias(visible)[:, None, None]
         self._forward = _Forward(slice(0, len(self.rows)), slice(slot, slot + 1), bias, step=True, probe=None)
-        return self._run(tokens[:, None], positions[:, None])[:, 0]
+        return self._run(tokens[:, None], (positions - self._shifts(slice(0, len(self.rows))))[:, None])[:, 0]
 
     def keep_rows(self, index: Sequence[int]) -> None:
         """Drop all rows but these: finished rows leave the batch."""
@@ -130,8 +131,16 @@ class Replay:
         self.rows = [self.rows[i] for i in index]
         self._keys = [k.index_select(0, chosen) for k in self._keys]
         self._values = [v.index_select(0, chosen) for v in self._values]
-        if self._step_bias is not None:
-            self._step_bias = [b if b is None else b.index_select(2, chosen) for b in self._step_bias]
+        self._step_masks = None
+
+    def absorb(self, row: int, slots: torch.Tensor) -> None:
+        """A quantized row takes its suffix (the given slots, in feeding order) into its cache."""
+        suffix = [
+            (k[row].index_select(1, slots), v[row].index_select(1, slots))
+            for k, v in zip(self._keys, self._values, strict=True)
+        ]
+        self.rows[row].absorb(suffix)
+        self._step_masks = None
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
@@ -153,10 +162,11 @@ class Replay:
             far = self._prefix_step(layer, folded, scale)
         else:
             near = key, value
-            far = self._prefix_gathered(layer, folded, scale, forward.rows)
+            parts = [r.attend(layer, q, scale) for r, q in zip(self.rows[forward.rows], folded, strict=True)]
+            far = torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
         out, lse = merge(far, attention_lse(folded, *near, scale, forward.bias))
         if forward.probe is not None:
-            self._probe(layer, forward, query, lse, scale)
+            self._probe(layer, forward, folded, lse, scale)
         return out.reshape(r, q_heads, t, d)
 
     def _run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -180,65 +190,72 @@ class Replay:
         self._keys = [torch.nn.functional.pad(k, (0, 0, 0, grow)) for k in self._keys]
         self._values = [torch.nn.functional.pad(v, (0, 0, 0, grow)) for v in self._values]
 
-    def _prefix_gathered(
-        self, layer: int, query: torch.Tensor, scale: float, rows: slice
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prefix part for query [R, H, G*T, D]: each row over the keys it keeps."""
-        keys, values = self.prefix.keys[layer], self.prefix.values[layer]
-        heads, positions, _ = keys.shape
-        outs, lses = [], []
-        for i, view in enumerate(self.rows[rows]):
-            bias = None
-            k, v = keys[None], values[None]
-            if view is not None:
-                kept = view.layers[layer]
-                counts = kept.sum(-1)
-                if bool((counts == counts[0]).all()):
-                    index = kept.flatten().nonzero()[:, 0]
-                    k = keys.view(heads * positions, -1).index_select(0, index).view(1, heads, -1, k.shape[-1])
-                    v = values.view(heads * positions, -1).index_select(0, index).view(1, heads, -1, v.shape[-1])
-                else:  # heads with budgets of their own cannot be packed side by side
-                    bias = self._bias(kept)[None, :, None].expand(-1, -1, query.shape[2], -1)
-            out, lse = attention_lse(query[i : i + 1], k, v, scale, bias)
-            outs.append(out)
-            lses.append(lse)
-        return torch.cat(outs), torch.cat(lses)
+    def _shifts(self, rows: slice) -> torch.Tensor:
+        return torch.tensor([row.shift for row in self.rows[rows]], device=self.prefix.keys[0].device)
 
     def _prefix_step(self, layer: int, query: torch.Tensor, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prefix part for query [R, H, G, D]: all rows at once over shared keys, under each row's mask."""
-        if self._step_bias is None:
-            self._step_bias = [self._row_bias(i) for i in range(self.prefix.n_layers)]
+        """Prefix part for query [R, H, G, D]: all rows at once over shared keys, under each row's mask.
+
+        Rows with keys or pages of their own are attended to one by one.
+        """
+        if self._step_masks is None:
+            self._step_masks = [self._step_mask(i) for i in range(self.prefix.n_layers)]
+        mask = self._step_masks[layer]
+        if len(mask.plain) == len(self.rows):
+            return self._plain_step(layer, query, mask, scale)
+        out = torch.empty_like(query)
+        lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+        if mask.plain:
+            out[mask.plain], lse[mask.plain] = self._plain_step(layer, query[mask.plain], mask, scale)
+        for row in set(range(len(self.rows))).difference(mask.plain):
+            out[row : row + 1], lse[row : row + 1] = self.rows[row].attend(layer, query[row], scale)
+        return out, lse
+
+    def _plain_step(
+        self, layer: int, query: torch.Tensor, mask: "_StepMask", scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if mask.channels is not None:
+            query = query * mask.channels
         groups = query.shape[2]
         by_head = query.permute(1, 2, 0, 3)  # [H, G, R, D]: heads are the batch, so keys are read in place
         k = self.prefix.keys[layer][:, None].expand(-1, groups, -1, -1)
         v = self.prefix.values[layer][:, None].expand(-1, groups, -1, -1)
-        bias = self._step_bias[layer]
-        if bias is not None:
-            bias = bias.expand(-1, groups, -1, -1)
+        bias = mask.bias.expand(-1, groups, -1, -1) if mask.bias is not None else None
         out, lse = attention_lse(by_head, k, v, scale, bias)
         return out.permute(2, 0, 1, 3), lse.permute(2, 0, 1)
 
-    def _row_bias(self, layer: int) -> torch.Tensor | None:
-        """Additive mask [H, 1, R, P] of all rows; None when all of them are the control."""
-        if all(view is None for view in self.rows):
-            return None
-        keys = self.prefix.keys[layer]
-        everything = torch.ones(keys.shape[:2], dtype=torch.bool, device=keys.device)
-        kept = [everything if view is None else view.layers[layer] for view in self.rows]
-        return self._bias(torch.stack(kept, dim=1))[:, None]
+    def _step_mask(self, layer: int) -> "_StepMask":
+        plain = [i for i, row in enumerate(self.rows) if row.is_plain(layer)]
+        rows = [self.rows[i] for i in plain]
+        if all(row.view is None for row in rows):
+            return _StepMask(plain, None, None)
+        bias = self._bias(torch.stack([row.kept(layer) for row in rows], dim=1))[:, None]
+        channels = None
+        if any(row.channels(layer) is not None for row in rows):
+            heads, _, dim = self.prefix.keys[layer].shape
+            whole = torch.ones(heads, dim, dtype=torch.bool, device=bias.device)
+            found = [row.channels(layer) for row in rows]
+            channels = torch.stack([whole if c is None else c for c in found])[:, :, None]
+        return _StepMask(plain, bias, channels)
 
     def _probe(self, layer: int, forward: _Forward, query: torch.Tensor, lse: torch.Tensor, scale: float) -> None:
+        """query [R, H, G*T, D], lse [R, H, G*T]."""
         probe = forward.probe
         assert probe is not None
-        r, _, t, d = query.shape
-        heads = self.prefix.keys[layer].shape[0]
-        asked = query.view(r, heads, -1, t, d)[:, :, :, probe.nodes].float()
-        keys = self.prefix.keys[layer][:, probe.positions].float()
-        logits = torch.einsum("rhgnd,hed->rhgne", asked, keys) * scale
-        log_weights = logits - lse.view(r, heads, -1, t)[:, :, :, probe.nodes, None]
-        everything = torch.ones(heads, len(probe.positions), dtype=torch.bool, device=keys.device)
-        kept = torch.stack(
-            [everything if v is None else v.layers[layer][:, probe.positions] for v in self.rows[forward.rows]]
-        )
-        mass = (log_weights.exp() * kept[:, :, None, None]).sum(-1)
-        probe.mass.append(mass.mean(dim=(1, 2)))
+        t = forward.slots.stop - forward.slots.start
+        nodes = (torch.arange(self._groups(), device=query.device)[:, None] * t + probe.nodes).flatten()
+        mass = [
+            row.evidence_mass(layer, q[:, nodes], w[:, nodes], probe.positions, scale)
+            for row, q, w in zip(self.rows[forward.rows], query, lse, strict=True)
+        ]
+        per_node = torch.stack(mass).unflatten(-1, (self._groups(), -1))  # [R, H, G, nodes]
+        probe.mass.append(per_node.mean(dim=(1, 2)))
+
+
+@dataclass(frozen=True)
+class _StepMask:
+    """A layer's masks over the plain rows: positions [H, 1, R, P] (None: all are the control), channels."""
+
+    plain: list[int]
+    bias: torch.Tensor | None
+    channels: torch.Tensor | None

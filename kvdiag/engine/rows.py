@@ -316,18 +316,22 @@ def _budget(view: CellView | None, matrix: MatrixResult | None) -> dict[str, Any
         "kept_tokens_min": int(counts.min()),
         "kept_tokens_max": int(counts.max()),
         "ties_at_cut": view.ties,
-        "kv_bytes": int(counts.sum()) * matrix.bytes_per_position,
+        "kv_bytes": view.stored_bytes(matrix.bytes_per_position),
         "kv_bytes_full": counts.size * view.n_compressed * matrix.bytes_per_position,
     }
 
 
 def _degenerate(cell: Cell, matrix: MatrixResult) -> str | None:
-    """A cell that is no finding: its window fills the budget, or another setting keeps the very same cache."""
-    kept = matrix.views[cell].kept()
+    """Why a cell is no finding: by its setting, its window fills the budget, or another cell is the same cache."""
+    if cell.method.degenerate(cell.setting):
+        return cell.method.degenerate(cell.setting)
+    view = matrix.views[cell]
+    kept = view.kept()
     if cell.method.window and int(kept.sum(-1).max()) <= cell.method.window:
         return "kept_within_window"
-    for other, view in matrix.views.items():
-        same_method = (other.method, other.protocol) == (cell.method, cell.protocol)
-        if same_method and other.setting != cell.setting and view.error is None and view.kept().equal(kept):
-            return f"same_cache_as:{other.setting}"
+    for other, seen in matrix.views.items():
+        if other.id == cell.id:
+            break  # of two equal cells the later one is the copy
+        if other.protocol == cell.protocol and seen.error is None and view.same_cache(seen):
+            return f"same_cache_as:{other.method.id}/{other.setting}"
     return None

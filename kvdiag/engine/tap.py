@@ -1,7 +1,9 @@
-"""The prefill tap: one forward over context and question, in which every method scores every layer."""
+"""The prefill tap: one forward over context and question, in which every method sees every layer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,7 +11,29 @@ from transformers import DynamicCache
 
 from kvdiag.engine.views import Cell, CellView, SharedPrefix
 from kvdiag.errors import KvdiagError
-from kvdiag.methods.observe import LayerInput, PressObserver
+from kvdiag.methods.adapters.base import Adapter, LayerChoice, LayerInput, PrefillInput, ScoreBoard
+from kvdiag.methods.adapters.build import make_adapter
+from kvdiag.methods.catalogue import Method
+from kvdiag.methods.settings import Setting
+
+AdapterFactory = Callable[[Method, Sequence[Setting], Any], Adapter]
+
+
+@dataclass
+class _Group:
+    """The cells of one method under one protocol, which share an adapter."""
+
+    adapter: Adapter
+    n: int
+    views: dict[Setting, CellView]
+
+    def fail(self, error: Exception) -> None:
+        for view in self.views.values():
+            view.error = f"{type(error).__name__}: {error}"
+
+    @property
+    def failed(self) -> bool:
+        return any(view.error for view in self.views.values())
 
 
 class PrefillTap:
@@ -19,21 +43,28 @@ class PrefillTap:
     query-agnostic view is a cut of the query-aware one.
     """
 
-    def __init__(self, model: Any, cells: Sequence[Cell], n_context: int, n_prefix: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        cells: Sequence[Cell],
+        n_context: int,
+        n_prefix: int,
+        make: AdapterFactory = make_adapter,
+    ) -> None:
         self._model = model
         self._cache = DynamicCache()
         self.views = {c: CellView(c, c.n_compressed(n_context, n_prefix), n_prefix) for c in cells}
-        self._groups: list[tuple[PressObserver, int, dict[Any, CellView]]] = []
+        self._groups: list[_Group] = []
         for method, protocol in dict.fromkeys((c.method, c.protocol) for c in cells):
-            group = {c.setting: v for c, v in self.views.items() if (c.method, c.protocol) == (method, protocol)}
-            observer = PressObserver(method, list(group), model)
-            self._groups.append((observer, next(iter(group.values())).n_compressed, group))
+            views = {c.setting: v for c, v in self.views.items() if (c.method, c.protocol) == (method, protocol)}
+            n = next(iter(views.values())).n_compressed
+            self._groups.append(_Group(make(method, list(views), model), n, views))
         self._hooks: list[Any] = []
         self.seconds = 0.0  # spent in methods
 
     def __enter__(self) -> "PrefillTap":
         for layer in self._model.model.layers:
-            self._hooks.append(layer.self_attn.register_forward_hook(self._observe, with_kwargs=True))
+            self._hooks.append(layer.self_attn.register_forward_hook(self._on_layer, with_kwargs=True))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -50,36 +81,58 @@ class PrefillTap:
             values=[layer.values[0].contiguous() for layer in layers],
         )
 
-    def _observe(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def finish(self, prefix: SharedPrefix, prefill: PrefillInput) -> None:
+        """Let methods with passes of their own run them, after the hooks are gone."""
         start = time.perf_counter()
-        self._select(module, kwargs)
+        for group in self._groups:
+            if group.failed:
+                continue
+            n = group.n
+            seen = PrefillInput(prefill.model, prefill.tokenizer, prefill.ids[:, :n], prefill.n_head, prefill.tail)
+            keys, values = [k[:, :n] for k in prefix.keys], [v[:, :n] for v in prefix.values]
+            chosen = _guarded(group, partial(group.adapter.finish, seen, keys, values))
+            for setting, choices in (chosen or {}).items():
+                for choice, layer_keys in zip(choices, prefix.keys, strict=True):
+                    group.views[setting].add(choice, layer_keys)
         self.seconds += time.perf_counter() - start
 
-    def _select(self, module: Any, kwargs: dict[str, Any]) -> None:
-        hidden = kwargs["hidden_states"]
+    def _on_layer(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        start = time.perf_counter()
         stored = self._cache.layers[module.layer_idx]
-        cos, sin = kwargs["position_embeddings"]
-        cut: dict[int, LayerInput] = {}
-        for observer, n, views in self._groups:
-            if any(view.error for view in views.values()):
+        seen: dict[int, LayerInput] = {}
+        for group in self._groups:
+            if group.failed:
                 continue
-            if n not in cut:
-                cut[n] = LayerInput(
-                    module=module,
-                    layer=module.layer_idx,
-                    hidden_states=hidden[:, :n],
-                    keys=stored.keys[:, :, :n],
-                    values=stored.values[:, :, :n],
-                    kwargs={**kwargs, "position_embeddings": (cos[:, :n], sin[:, :n])},
-                )
-            try:
-                selections = observer.select(cut[n])
-            except (torch.OutOfMemoryError, KvdiagError):
-                raise  # the source's or the shared cache's trouble, not this method's alone
-            except Exception as error:
-                # A method that fails costs its own cells, never the others'.
-                for view in views.values():
-                    view.error = f"{type(error).__name__}: {error}"
-                continue
-            for setting, view in views.items():
-                view.add_layer(selections[setting].kept, selections[setting].ties)
+            if group.n not in seen:
+                seen[group.n] = _cut(module, kwargs, stored, group.n)
+            chosen: Mapping[Setting, LayerChoice] | None
+            chosen = _guarded(group, partial(group.adapter.layer, seen[group.n]))
+            for setting, choice in (chosen or {}).items():
+                group.views[setting].add(choice, stored.keys[0])
+        self.seconds += time.perf_counter() - start
+
+
+def _guarded(group: _Group, call: Callable[[], Any]) -> Any:
+    """What a method gives. A method that fails costs its own cells, never the others'."""
+    try:
+        return call()
+    except (torch.OutOfMemoryError, MemoryError, KvdiagError):
+        raise  # the source's or the shared cache's trouble, not this method's alone
+    except Exception as error:
+        group.fail(error)
+        return None
+
+
+def _cut(module: Any, kwargs: dict[str, Any], stored: Any, n: int) -> LayerInput:
+    """The first n positions of a layer, in every argument: some presses read them from kwargs."""
+    hidden = kwargs["hidden_states"][:, :n]
+    cos, sin = kwargs["position_embeddings"]
+    return LayerInput(
+        module=module,
+        layer=module.layer_idx,
+        hidden_states=hidden,
+        keys=stored.keys[:, :, :n],
+        values=stored.values[:, :, :n],
+        kwargs={**kwargs, "hidden_states": hidden, "position_embeddings": (cos[:, :n], sin[:, :n])},
+        scores=ScoreBoard(),
+    )

@@ -1,9 +1,11 @@
 """Cells as views of one shared cache."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from kvdiag.methods.adapters.base import LayerChoice
 from kvdiag.methods.catalogue import Method
 from kvdiag.methods.settings import Setting
 from kvdiag.records import keys
@@ -51,9 +53,10 @@ class SharedPrefix:
 
 
 class CellView:
-    """What one cell sees of the prefix: kept bool [kv_heads, positions] a layer, filled during the prefill.
+    """What one cell sees of the prefix: a choice for each layer, and kept bool [kv_heads, n_positions].
 
-    `error` is set, and the view is unusable, when the method failed on some layer.
+    Positions from n_compressed on (the question, under query_agnostic) are not in the cell's cache. `error` is
+    set, and the view is unusable, when the method failed on some layer.
     """
 
     def __init__(self, cell: Cell, n_compressed: int, n_positions: int) -> None:
@@ -61,15 +64,64 @@ class CellView:
         self.n_compressed = n_compressed
         self.n_positions = n_positions
         self.layers: list[torch.Tensor] = []
-        self.ties = 0
+        self.choices: list[LayerChoice] = []
         self.error: str | None = None
 
-    def add_layer(self, kept: torch.Tensor, ties: int) -> None:
-        """kept: bool [kv_heads, n_compressed]; later positions (the question) are not in this cell's cache."""
+    def add(self, choice: LayerChoice, prefix_keys: torch.Tensor) -> None:
+        """A layer's choice; prefix_keys [kv_heads, positions, head_dim] give shape and device."""
+        kept = choice.kept
+        if kept is None:
+            kept = torch.ones(prefix_keys.shape[0], self.n_compressed, dtype=torch.bool, device=prefix_keys.device)
         hidden = self.n_positions - self.n_compressed
         self.layers.append(torch.nn.functional.pad(kept, (0, hidden)))
-        self.ties += ties
+        self.choices.append(choice)
 
     def kept(self) -> torch.Tensor:
         """bool [layers, kv_heads, positions]."""
         return torch.stack(self.layers)
+
+    @property
+    def ties(self) -> int | None:
+        """Evicted entries that tie with the lowest kept score; None where no one score decides."""
+        counts = [c.ties for c in self.choices]
+        return None if any(c is None for c in counts) else sum(c for c in counts if c is not None)
+
+    @property
+    def shift(self) -> int:
+        """How far following positions move back: a re-rotated cache counts its kept positions from 0."""
+        if self.cell.method.alters != "keys":
+            return 0
+        return self.n_compressed - int(self.layers[0][0].sum())
+
+    def is_plain(self, layer: int) -> bool:
+        """Whether the layer is the shared keys and values under a mask that leaves every head something."""
+        choice = self.choices[layer]
+        shared = choice.keys is None and choice.values is None and choice.pages is None
+        return shared and bool(self.layers[layer].any(-1).all())
+
+    def stored_bytes(self, bytes_per_position: int) -> int:
+        """Bytes the cell's cache takes, as measured."""
+        total = 0
+        for kept, choice in zip(self.layers, self.choices, strict=True):
+            own = choice.stored_bytes
+            total += int(kept.sum()) * bytes_per_position if own is None else own
+        return total
+
+    def same_cache(self, other: "CellView") -> bool:
+        """Whether both views are the same cache: kept positions, channels, replaced tensors and pages."""
+        return self.n_compressed == other.n_compressed and all(
+            _same(a, b) and torch.equal(k, o)
+            for a, b, k, o in zip(self.choices, other.choices, self.layers, other.layers, strict=True)
+        )
+
+
+def _same(one: LayerChoice, other: LayerChoice) -> bool:
+    pairs: Iterable[tuple[torch.Tensor | None, torch.Tensor | None]] = (
+        (one.keys, other.keys),
+        (one.values, other.values),
+        (one.channels, other.channels),
+    )
+    budgets: Sequence[int | None] = [c.pages.budget if c.pages else None for c in (one, other)]
+    return budgets[0] == budgets[1] and all(
+        (a is None) == (b is None) and (a is None or b is None or torch.equal(a, b)) for a, b in pairs
+    )

@@ -1,0 +1,186 @@
+"""Work in progress: whole files or none, one plan, one writer."""
+
+import json
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kvdiag.errors import RefusedError, UsageError
+from kvdiag.ledger.files import to_json, write_atomic
+from kvdiag.ledger.work import WorkFolder, check_recipe
+from tests import rows
+
+
+def records(index=0):
+    source = rows.source_row(index)
+    control = rows.control_row(source)
+    return {"source": source, "control": control, "runs": [rows.run_row(source, control, right=False)]}
+
+
+def work_file(work, index=0):
+    work.commit(records(index))
+    (path,) = (work.folder / "sources").glob("*.json")
+    return path
+
+
+@pytest.fixture
+def work(tmp_path):
+    return WorkFolder(tmp_path / "ledger")
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.json"
+    write_atomic(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomic(path, "text is not bytes")
+    assert path.read_bytes() == b"old"
+    write_atomic(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_kill_leaves_the_old_file_or_the_new(tmp_path):
+    path = tmp_path / "file.bin"
+    script = """
+import sys
+from pathlib import Path
+from kvdiag.ledger.files import write_atomic
+while True:
+    for letter in (b"a", b"b"):
+        write_atomic(Path(sys.argv[1]), letter * 3_000_000)
+"""
+    writer = subprocess.Popen([sys.executable, "-c", script, str(path)])
+    try:
+        for _ in range(40):
+            while not path.exists():
+                assert writer.poll() is None
+                time.sleep(0.01)
+            data = path.read_bytes()
+            assert len(data) == 3_000_000
+            assert len(set(data)) == 1
+    finally:
+        writer.kill()
+        writer.wait()
+    assert path.read_bytes() in (b"a" * 3_000_000, b"b" * 3_000_000)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_no_nan_reaches_a_file(number):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json({"runs": [{"nll": number}]})
+
+
+def test_what_is_committed_is_loaded(work):
+    first, second = records(0), records(1)
+    assert work.load(first["source"]["source_id"]) is None
+    work.commit(first)
+    work.commit(second)
+    again = WorkFolder(work.ledger)
+    assert again.load(first["source"]["source_id"]) == first
+    assert again.load(second["source"]["source_id"]) == second
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\x00" * 64, lambda b: b"\xff\xfe"]
+)
+def test_a_damaged_work_file_is_done_again(work, damage):
+    path = work_file(work)
+    path.write_bytes(damage(path.read_bytes()))
+    assert work.load(records()["source"]["source_id"]) is None
+    work.commit(records())
+    assert work.load(records()["source"]["source_id"]) == records()
+
+
+def test_a_work_file_of_another_source_is_not_taken(work):
+    path = work_file(work)
+    path.write_text(json.dumps(records(1)))
+    assert work.load(records(0)["source"]["source_id"]) is None
+
+
+def test_the_same_plan_goes_on(work):
+    work.adopt(rows.plan())
+    work.adopt(rows.plan())
+    work.adopt(rows.plan(name="another label"))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (rows.plan(seed=2), "of another recipe (seed: 1 -> 2)"),
+        (rows.plan(methods=["knorm"]), "of another recipe (methods: "),
+        (
+            rows.plan() | {"environment": {"kvdiag": "0.1.0", "threads": 8}},
+            "of another environment (threads: 1 -> 8)",
+        ),
+    ],
+)
+def test_another_plan_is_refused(work, other, message):
+    work.adopt(rows.plan())
+    before = {p: p.read_bytes() for p in work.ledger.rglob("*") if p.is_file()}
+    with pytest.raises(RefusedError) as raised:
+        work.adopt(other)
+    assert message in str(raised.value)
+    assert str(work.ledger) in str(raised.value)
+    assert raised.value.exit_code == 3
+    assert {p: p.read_bytes() for p in work.ledger.rglob("*") if p.is_file()} == before
+
+
+def test_a_ledger_has_one_writer(work):
+    with work.locked():
+        with pytest.raises(RefusedError, match="another build is writing there"), WorkFolder(work.ledger).locked():
+            pass
+        # Nor can another process come in, and the first one's lock has survived that try.
+        script = (
+            "import sys; from pathlib import Path; from kvdiag.ledger.work import WorkFolder\n"
+            "with WorkFolder(Path(sys.argv[1])).locked(): pass"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", script, str(work.ledger)], capture_output=True, text=True, check=False
+        )
+        assert "RefusedError" in other.stderr
+    with WorkFolder(work.ledger).locked():
+        pass
+    assert not (work.ledger / ".lock").exists()
+
+
+def test_the_lock_goes_when_a_build_fails(work):
+    with pytest.raises(ZeroDivisionError), work.locked():
+        raise ZeroDivisionError
+    with work.locked():
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path):
+    (tmp_path / "file").write_text("")
+    work = WorkFolder(tmp_path / "file" / "ledger")
+    with pytest.raises(UsageError, match="cannot be written"), work.locked():
+        pass
+
+
+def test_a_recipe_is_checked_against_the_folder(tmp_path):
+    recipe = rows.plan()["recipe"]
+    check_recipe(tmp_path / "none", recipe)
+    assert not (tmp_path / "none").exists()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    check_recipe(empty, recipe)
+
+    work = WorkFolder(tmp_path / "begun")
+    work.adopt(rows.plan())
+    finished = tmp_path / "finished"
+    rows.write_made_up(finished)
+    for folder in (work.ledger, finished):
+        check_recipe(folder, recipe)
+        with pytest.raises(RefusedError, match="another recipe"):
+            check_recipe(folder, recipe | {"seed": 9})
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):
+    recipe = rows.plan()["recipe"]
+    (tmp_path / "thesis.txt").write_text("")
+    with pytest.raises(RefusedError, match="holds other files"):
+        check_recipe(tmp_path, recipe)
+    with pytest.raises(UsageError, match="is a file"):
+        check_recipe(tmp_path / "thesis.txt", recipe)

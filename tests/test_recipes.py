@@ -1,0 +1,187 @@
+"""Recipes: a checked file, replaced by flags; each mistake names its place."""
+
+import re
+
+import pytest
+
+from kvdiag import recipes
+from kvdiag.errors import UsageError
+from kvdiag.methods import catalogue
+
+GOOD = """\
+name: mine
+workload: ruler_1k
+seed: 1
+limit: 4
+model: smollm2
+prompt: chat
+methods: [snapkv, knorm]
+settings: [keep=0.5]
+protocols: [query_agnostic]
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text=GOOD, **lines):
+        """lines: field -> its new line's value, or None to leave it out."""
+        for field, value in lines.items():
+            line = "" if value is None else f"{field}: {value}\n"
+            changed = re.sub(rf"(?m)^{field}:.*\n", line, text)
+            text = changed if changed != text or value is None else text + line
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def error(recipe=None, **flags):
+    with pytest.raises(UsageError) as raised:
+        recipes.load(recipe, **flags)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_good_recipe(write):
+    recipe = recipes.load(write())
+    assert recipe.workload == "ruler_1k"
+    assert recipe.methods == ("snapkv", "knorm")
+    assert recipe.n_cells() == 2
+    assert recipe.as_dict()["settings"] == ["keep=0.5"]
+
+
+@pytest.mark.parametrize("name", recipes.available())
+def test_shipped_recipes_load(name):
+    recipe = recipes.load(name, workload="ruler_1k")
+    assert recipe.name == name
+    assert recipe.n_cells() > 0
+
+
+def test_flags_replace_fields(write):
+    recipe = recipes.load(
+        write(),
+        workload="ruler",
+        length=2048,
+        tasks="vt",
+        limit=9,
+        seed=0,
+        model="org/model@abc",
+        methods="knorm, snapkv,knorm",
+        settings="keep=0.25,keep=0.50,keep=0.5",
+        protocols="both",
+        max_new_tokens=8,
+        dtype=None,
+    )
+    assert (recipe.workload, recipe.tasks, recipe.limit, recipe.seed) == ("ruler_2k", ("vt",), 9, 0)
+    assert recipe.methods == ("knorm", "snapkv")  # each once, as the user ordered them
+    assert recipe.settings == ("keep=0.25", "keep=0.5")
+    assert recipe.protocols == ("query_agnostic", "query_aware")
+    assert (recipe.max_new_tokens, recipe.dtype, recipe.model) == (8, "auto", "org/model@abc")
+
+
+@pytest.mark.parametrize(
+    ("flag", "protocols"),
+    [
+        ("agnostic", ("query_agnostic",)),
+        ("aware", ("query_aware",)),
+        ("aware,agnostic", ("query_agnostic", "query_aware")),
+        ("both", ("query_agnostic", "query_aware")),
+    ],
+)
+def test_protocol_flags(write, flag, protocols):
+    assert recipes.load(write(), protocols=flag).protocols == protocols
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("methodz", "[snapkv]", "unknown field 'methodz'; did you mean methods"),
+        ("methods", "[snapvk]", "--methods snapvk: no such method; did you mean snapkv"),
+        ("methods", "[zzz]", "--methods zzz: no such method; known: " + ", ".join(catalogue.methods())),
+        ("methods", "[1]", "--methods: must be names"),
+        ("methods", "[]", "--methods: must be names"),
+        ("methods", "", "field 'methods' is missing"),
+        ("settings", "[keep=half]", "--settings keep=half: must look like keep=0.5"),
+        ("settings", "[bits=4]", "--settings bits=4: must look like keep=0.5"),
+        ("settings", "[0.5]", "--settings: must be names"),
+        ("settings", "[keep=0]", "keep must lie between 0 and 1"),
+        ("settings", "[keep=1]", "keep must lie between 0 and 1"),
+        ("settings", "[keep=-0.5]", "must look like keep=0.5"),
+        ("settings", "[keep=0.5.5]", "0.5.5 is not a number"),
+        ("settings", "[keep=nan]", "must look like keep=0.5"),
+        ("protocols", "[all]", "--protocol all: must be agnostic, aware or both"),
+        ("tasks", "[vtt]", "--tasks vtt: no such task; did you mean vt"),
+        ("workload", "rular_1k", "--workload rular_1k: no such workload; did you mean ruler_1k"),
+        ("workload", "5", "--workload 5: must be text"),
+        ("workload", "", "which workload?"),
+        ("length", "4096", "--length 4096 contradicts --workload ruler_1k"),
+        ("length", "long", "--length long: must be a whole number"),
+        ("limit", "0", "--limit 0: must be a whole number of at least 1"),
+        ("limit", "-3", "--limit -3: must be a whole number of at least 1"),
+        ("limit", "2.5", "--limit 2.5: must be a whole number"),
+        ("limit", "true", "--limit True: must be a whole number"),
+        ("limit", "", "field 'limit' is missing"),
+        ("seed", "-1", "--seed -1: must be a whole number of at least 0"),
+        ("seed", "", "field 'seed' is missing"),
+        ("max_new_tokens", "0", "--max-new-tokens 0: must be a whole number of at least 1"),
+        ("model", "5", "--model 5: must be text"),
+        ("device", "0", "--device 0: must be text"),
+        ("trust_remote_code", "maybe", "--trust-remote-code maybe: must be true or false"),
+    ],
+)
+def test_a_mistake_names_its_field(write, field, value, message):
+    assert message in error(write(**{field: value}))
+
+
+@pytest.mark.parametrize("field", ["name", "seed", "limit", "model", "prompt", "methods", "settings", "protocols"])
+def test_a_field_that_is_needed(write, field):
+    path = write(**{field: None})
+    assert error(path) == f"{path}: field {field!r} is missing"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"methods": ""}, "--methods: must be names"),
+        ({"methods": ","}, "--methods: must be names"),
+        ({"settings": "keep=2"}, "--settings keep=2: keep must lie between 0 and 1"),
+        ({"protocols": ""}, "--protocol: must be names"),
+        ({"tasks": "vt,qa"}, "--tasks qa: no such task"),
+        ({"limit": 0}, "--limit 0: must be a whole number"),
+        ({"length": -5}, "--length -5: must be a whole number of at least 1"),
+        ({"workload": ""}, "which workload?"),
+    ],
+)
+def test_flags_are_checked_as_fields_are(write, flags, message):
+    assert message in error(write(), **flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("name: [a\nseed: 1\n", 2), ("name: a\n  seed: 1\n", 2), ("name: a\nseed: 'x\n", 3), ("\t\n", 1)],
+)
+def test_broken_yaml_names_the_line(write, text, line):
+    path = write(text)
+    assert error(path) == f"{path} line {line}: not valid YAML"
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "just text\n", "5\n"])
+def test_a_recipe_is_a_mapping(write, text):
+    assert "a recipe is a mapping of fields" in error(write(text))
+
+
+def test_a_recipe_is_a_name_or_a_file(tmp_path):
+    assert "--recipe dem: no such recipe; did you mean demo?" in error("dem")
+    assert "no such file" in error(str(tmp_path / "none.yaml"))
+    assert "no such recipe; known: " in error("zzzzzz")
+    assert "no such recipe" in error(".")
+
+
+def test_the_name_decides_nothing(write):
+    one = recipes.load(write())
+    other = recipes.with_name(one, "other")
+    assert recipes.differences(one.as_dict(), other.as_dict()) == ["name: mine -> other"]
+    changed = recipes.load(write(), limit=5)
+    assert recipes.differences(one.as_dict(), changed.as_dict()) == ["limit: 4 -> 5"]
