@@ -86,9 +86,9 @@ def load(recipe: str | None = None, **flags: Any) -> Recipe:
     raw["methods"] = tuple(m.id for m in catalogue.select(_names(raw.get("methods"), "methods")))
     raw["settings"] = tuple(dict.fromkeys(str(parse_setting(s)) for s in _names(raw.get("settings"), "settings")))
     raw["protocols"] = _protocols(_names(raw.get("protocols"), "protocol"))
-    recipe = Recipe(**raw)
-    _check_cells(recipe)
-    return recipe
+    chosen = Recipe(**raw)
+    _check_cells(chosen)
+    return chosen
 
 
 def _check_cells(recipe: Recipe) -> None:

@@ -16,6 +16,7 @@ LAYERS = (
     ("records",),
     ("methods", "workloads", "diagnostics", "ledger", "prompts", "recipes"),
     ("publish", "analysis", "query", "engine", "importers", "validation", "scale"),
+    ("conformance",),
     ("cli", "__main__"),
 )
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}

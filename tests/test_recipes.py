@@ -48,7 +48,7 @@ def test_a_good_recipe(write):
     recipe = recipes.load(write())
     assert recipe.workload == "ruler_1k"
     assert recipe.methods == ("snapkv", "knorm")
-    assert recipe.n_cells() == 2
+    assert len(recipe.cells()) == 2
     assert recipe.as_dict()["settings"] == ["keep=0.5"]
 
 
@@ -56,7 +56,7 @@ def test_a_good_recipe(write):
 def test_shipped_recipes_load(name):
     recipe = recipes.load(name, workload="ruler_1k")
     assert recipe.name == name
-    assert recipe.n_cells() > 0
+    assert recipe.cells()
 
 
 def test_flags_replace_fields(write):
@@ -104,7 +104,9 @@ def test_protocol_flags(write, flag, protocols):
         ("methods", "[]", "--methods: must be names"),
         ("methods", "", "field 'methods' is missing"),
         ("settings", "[keep=half]", "--settings keep=half: must look like keep=0.5"),
-        ("settings", "[bits=4]", "--settings bits=4: must look like keep=0.5"),
+        ("settings", "[bits=4]", "--settings: snapkv needs a setting like keep=0.5"),
+        ("settings", "[bits=5]", "--settings bits=5: bits must be 1, 2, 3, 4 or 8"),
+        ("settings", "[keep=0.5, bits=4]", "--settings bits=4: no chosen method has such a setting"),
         ("settings", "[0.5]", "--settings: must be names"),
         ("settings", "[keep=0]", "keep must lie between 0 and 1"),
         ("settings", "[keep=1]", "keep must lie between 0 and 1"),

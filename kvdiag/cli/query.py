@@ -1,12 +1,14 @@
 """`kvdiag query`."""
 
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kvdiag.cli import options
-from kvdiag.errors import UsageError
+from kvdiag.errors import DataError, RefusedError, UsageError
 
 _EMPTY = "which SQL? give it as an argument, with --file, or on stdin as -"
 
@@ -27,6 +29,7 @@ _EMPTY = "which SQL? give it as an argument, with --file, or on stdin as -"
 @click.option(
     "--timeout", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Seconds a query may take."
 )
+@click.option("--memory", default="2GB", show_default=True, help="Memory a query may take.")
 @click.option("--list", "list_objects", is_flag=True, help="List tables, views and macros.")
 def query(
     sql: str | None,
@@ -36,48 +39,77 @@ def query(
     out: str | None,
     max_rows: int,
     timeout: float,
+    memory: str,
     list_objects: bool,
 ) -> None:
-    """Ask a ledger with one SELECT statement. Tables: sources, controls, runs, c2w.
+    """Ask a ledger with one SELECT statement. --list shows its tables, views and macros.
 
     \b
     Examples:
       kvdiag query "SELECT method, setting, count(*) FROM c2w GROUP BY ALL"
       kvdiag query --data ledgers/demo-smollm2 --csv "FROM failure_rates"
     """
-    from kvdiag.ledger.layout import find
-    from kvdiag.query import formats, run
-
     if list_objects:
         _list()
         return
     if fmt == "parquet" and not out:
         raise UsageError("--parquet needs a file to write: -o FILE")
     text = _sql(sql, file)
+
+    from kvdiag.ledger.layout import find
+    from kvdiag.query import formats, limits, run
+
     ledger = find(data)
-    result = run.query(ledger, text, timeout)
-    if fmt == "parquet":
-        with _reported(out):
-            formats.write_parquet(result, Path(str(out)))
-    elif out:
-        with _reported(out), open(out, "w", encoding="utf-8", newline="") as stream:
-            formats.write(result, fmt or "csv", stream)
-    else:
-        formats.write(result, fmt or "table", sys.stdout, max_rows)
+    if out:
+        _check_out(Path(out), ledger)
+    size = limits.parse_size(memory)
+    try:
+        with limits.address_space(size):
+            result = run.query(ledger, text, timeout, memory, _give_up)
+            if out:
+                _write_file(result, fmt or "csv", Path(out))
+            else:
+                formats.write(result, fmt or "table", sys.stdout, max_rows)
+    except MemoryError:
+        raise DataError(run.out_of_memory(memory)) from None
 
 
-class _reported:
-    """Turns a failed write into one line."""
+def _give_up(message: str) -> None:
+    """End the process: its query listens to nothing else."""
+    sys.stderr.write(f"kvdiag: {message}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
-    def __init__(self, out: str | None) -> None:
-        self._out = out
 
-    def __enter__(self) -> None:
-        return None
+def _check_out(out: Path, ledger: Path) -> None:
+    """Raise for a file of the ledger itself: nothing that asks may change the answer."""
+    from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+    own = [MANIFEST, CARD, *(f["path"] for f in read_manifest(ledger)["files"])]
+    if out.resolve() in {(ledger / name).resolve() for name in own}:
+        raise RefusedError(f"--out {out}: is a file of the ledger; choose another")
+
+
+def _write_file(result: Any, fmt: str, out: Path) -> None:
+    """A result as a file, or no file where it cannot be written in full."""
+    from kvdiag.query import formats
+
+    try:
+        stream: Any = out.open("wb") if fmt == "parquet" else out.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+    try:
+        with stream:
+            if fmt == "parquet":
+                formats.write_parquet(result, stream)
+            else:
+                formats.write(result, fmt, stream)
+    except BaseException as error:
+        if out.is_file():
+            out.unlink()
         if isinstance(error, OSError):
-            raise UsageError(f"--out {self._out}: cannot be written ({error.strerror})") from None
+            raise UsageError(f"--out {out}: cannot be written ({error.strerror or error})") from None
+        raise
 
 
 def _sql(sql: str | None, file: str | None) -> str:
@@ -85,11 +117,14 @@ def _sql(sql: str | None, file: str | None) -> str:
         raise UsageError("SQL twice: as an argument and with --file; give one")
     if file:
         try:
-            sql = Path(file).read_text(encoding="utf-8")
+            sql = Path(file).read_text(encoding="utf-8-sig")  # some editors put a mark first
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--file {file}: cannot be read ({error})") from None
     elif sql == "-":
-        sql = sys.stdin.read()
+        try:
+            sql = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"stdin: cannot be read ({error})") from None
     if not sql or not sql.strip():
         raise UsageError(_EMPTY)
     return sql

@@ -69,13 +69,15 @@ def decode(
     replay.keep_rows(open_rows)
     visible = visible[open_rows]
     device = replay.prefix.keys[0].device
+    # A checked draft may have filled a residual already; a prompt alone never does, however long.
+    _absorb_full_residuals(replay, visible, [len(a.tokens) > 1 for a in waiting])
     while waiting:
         slot = visible.shape[1]
         visible = torch.nn.functional.pad(visible, (0, 1), value=True)
         tokens = torch.tensor([a.tokens[-1] for a in waiting], device=device)
         positions = torch.tensor([n_prompt + len(a.tokens) - 1 for a in waiting], device=device)
         logits = replay.model.lm_head(replay.step(tokens, positions, slot, visible))
-        _absorb_full_residuals(replay, visible)
+        _absorb_full_residuals(replay, visible, [True] * len(waiting))
         finite = torch.isfinite(logits).all(-1).tolist()
         for answer, token, ok in zip(waiting, logits.argmax(-1).tolist(), finite, strict=True):
             answer.push(token, ok, stop.ids, stop.max_new_tokens)
@@ -94,14 +96,14 @@ def residual_length(view: CellView | None) -> int | None:
     return int(view.cell.method.defaults["residual_length"])
 
 
-def _absorb_full_residuals(replay: Replay, visible: torch.Tensor) -> None:
-    """After a step: quantized rows whose suffix has reached the residual length quantize their whole history.
+def _absorb_full_residuals(replay: Replay, visible: torch.Tensor, stepped: Sequence[bool]) -> None:
+    """Quantized rows whose suffix a decoding step has brought to the residual length quantize their whole history.
 
     As transformers does, the step that fills the residual still reads it in full precision.
     """
     for i, row in enumerate(replay.rows):
         limit = residual_length(row.view)
-        if limit is not None and int(visible[i].sum()) >= limit:
+        if limit is not None and stepped[i] and int(visible[i].sum()) >= limit:
             replay.absorb(i, visible[i].nonzero()[:, 0].to(replay.prefix.keys[0].device))
             visible[i] = False
 

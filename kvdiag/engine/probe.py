@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kvdiag.engine.matrix import run_matrix
+from kvdiag.engine.matrix import NonFiniteError, run_matrix
 from kvdiag.engine.models import LoadedModel
 from kvdiag.engine.rows import Gap
 from kvdiag.engine.views import Cell
@@ -27,7 +27,10 @@ def probe(model: LoadedModel, methods: Sequence[Method]) -> dict[str, Gap]:
             candidates.append(Cell(method, _some_setting(method), "query_agnostic"))
     if not candidates or model.max_positions < TOKENS:
         return found
-    result = run_matrix(model.model, _prompt(model), candidates, frozenset(), 1, model.tokenizer)
+    try:
+        result = run_matrix(model.model, _prompt(model), candidates, frozenset(), 1, model.tokenizer)
+    except NonFiniteError:
+        return found  # the model's trouble, not a method's: its rows will say so
     for cell in candidates:
         error = result.views[cell].error
         if error:

@@ -113,7 +113,7 @@ def _attend_kept(
     index = kept.flatten().nonzero()[:, 0]
     k = keys.reshape(heads * n, dim).index_select(0, index)
     v = values.reshape(heads * n, -1).index_select(0, index)
-    if min(counts) == max(counts):
+    if min(counts) == max(counts) > 0:
         return attention_lse(query, k.view(1, heads, -1, dim), v.view(1, heads, counts[0], -1), scale)
     outs, lses = [], []  # heads with budgets of their own cannot be packed side by side
     for head, (k_head, v_head) in enumerate(zip(k.split(counts), v.split(counts), strict=True)):

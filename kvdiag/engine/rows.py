@@ -213,7 +213,7 @@ def _run_row(
         "transition": transition(control.plain["correct"], run.plain["correct"]),
         "coverage_type": cell.method.coverage_type,
         "structurally_addressable": cell.method.structural,
-        "degenerate": _degenerate(cell, matrix) if view and matrix else None,
+        "degenerate": degenerate_label(cell, matrix) if view and matrix else None,
         **_budget(view, matrix),
         **run.plain,
         **_columns(values),
@@ -321,7 +321,7 @@ def _budget(view: CellView | None, matrix: MatrixResult | None) -> dict[str, Any
     }
 
 
-def _degenerate(cell: Cell, matrix: MatrixResult) -> str | None:
+def degenerate_label(cell: Cell, matrix: MatrixResult) -> str | None:
     """Why a cell is no finding: by its setting, its window fills the budget, or another cell is the same cache."""
     if cell.method.degenerate(cell.setting):
         return cell.method.degenerate(cell.setting)

@@ -3,7 +3,8 @@
 import gzip
 import json
 import math
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ def read(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield number, _object(path, number, line)
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"{path} line {number + 1}: cannot be read ({error})") from error
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line, parse_constant=_refuse)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} line {number}: not valid JSON ({error})") from error
     if not isinstance(record, dict):
         raise DataError(f"{path} line {number}: must be a JSON object")
@@ -48,17 +49,42 @@ def _refuse(constant: str) -> float:
     raise ValueError(f"{constant} is not a number")
 
 
-_TYPES: dict[str, Any] = {"text": str, "flag": bool, "number": (int, float), "list": list}
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")  # JSON may hold half a surrogate pair, which no file of ours can
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return _is_integer(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "text": _is_text,
+    "flag": lambda value: isinstance(value, bool),
+    "number": _is_number,
+    "integer": _is_integer,
+    "list of text": lambda value: isinstance(value, list) and bool(value) and all(map(_is_text, value)),
+}
 
 
 def field(record: dict[str, Any], name: str, kind: str, path: Path, line: int, null: bool = False) -> Any:
-    """A field of a record. Raises DataError naming file, line and field when it is missing or of another type."""
+    """A field of a record. Raises DataError naming file, line and field when it is missing or of another kind."""
     if name not in record:
         raise DataError(f"{path} line {line}: field {name!r} is missing")
     value = record[name]
     if value is None and null:
         return None
-    wrong = not isinstance(value, _TYPES[kind]) or (kind == "number" and isinstance(value, bool))
-    if wrong or (kind == "number" and not math.isfinite(value)):
+    if not _KINDS[kind](value):
         raise DataError(f"{path} line {line}: field {name!r} must be a {kind}, not {value!r:.60}")
     return value

@@ -4,37 +4,20 @@ What the artifact lacks becomes `not_measured: not_in_artifact`; nothing is gues
 beside our settings in `origin_label`, since 8, 4 and 2 bits stand behind some of them.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from kvdiag.errors import DataError, RefusedError, UsageError
-from kvdiag.importers import jsonl
+from kvdiag.importers.artifact import DATASETS, METHODS, Artifact, key_of, read
 from kvdiag.importers.columns import LACKING, Columns, lacking
-from kvdiag.ledger.derive import transition
 from kvdiag.ledger.finish import write_ledger
 from kvdiag.methods import catalogue
 from kvdiag.records import keys
 from kvdiag.records.missing import Value, measured, missing, pair
 from kvdiag.records.schema import to_table
 
-DATASETS = {"ruler8k": "ruler_8k", "ruler16k": "ruler_16k", "qasper": "qasper", "hotpotqa": "hotpotqa"}
-
-# The artifact's method names, and what its three labels (share retained) really set.
-_KEEP = {0.75: "keep=0.75", 0.5: "keep=0.5", 0.25: "keep=0.25"}
-_BITS = {0.75: "bits=8", 0.5: "bits=4", 0.25: "bits=2"}
-METHODS = {
-    "StreamingLLMPress": ("streaming_llm", _KEEP),
-    "SnapKVPress": ("snapkv", _KEEP),
-    "TOVAPress": ("tova", _KEEP),
-    "KeyDiffPress": ("keydiff", _KEEP),
-    "ThinKPress": ("think", _KEEP),
-    "ChunkKVPress_Knorm": ("chunkkv_knorm", _KEEP),
-    "AdaKVPress": ("adakv_snapkv", _KEEP),
-    "QuantizedCache": ("quantized_hqq", _BITS),
-}
 # The question stood inside the compressed prefill.
 PROTOCOL = "query_aware"
 
@@ -54,15 +37,6 @@ ORIGIN = {
 }
 
 
-@dataclass
-class _Artifact:
-    """Parsed records. `failures` by (dataset, sample, method, label)."""
-
-    controls: dict[str, dict[str, Any]] = field(default_factory=dict)
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    failures: dict[tuple[str, str, str, float], dict[str, Any]] = field(default_factory=dict)
-
-
 def import_artifact(folder: Path, out: Path) -> dict[str, Any]:
     """Import the artifact in `folder` into the ledger `out`; returns its manifest.
 
@@ -71,7 +45,9 @@ def import_artifact(folder: Path, out: Path) -> dict[str, Any]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RefusedError(f"--out {out}: is not empty; choose another --out or remove it")
-    artifact = _read(folder)
+    artifact = read(folder)
+    if not artifact.runs:
+        raise DataError(f"{folder}: there are no runs in it")
     model = _model(artifact)
     tables = {
         "sources": _sources(artifact),
@@ -102,103 +78,18 @@ def import_artifact(folder: Path, out: Path) -> dict[str, Any]:
         raise UsageError(f"--out {out}: cannot be written ({error.strerror or error})") from error
 
 
-def _read(folder: Path) -> _Artifact:
-    population, selected = folder / "full_population", folder / "selected_failures"
-    full = jsonl.find(population, "fullcache")
-    if full is None:
-        raise UsageError(f"{folder}: not the KVDiagnosis artifact (no full_population/fullcache.jsonl[.gz])")
-    artifact = _Artifact()
-    for line, record in jsonl.read(full):
-        _read_control(artifact, record, full, line)
-    for dataset in DATASETS:
-        path = jsonl.find(population / "compressed_runs", dataset)
-        if path is None:
-            raise UsageError(f"{folder}: full_population/compressed_runs/{dataset}.jsonl[.gz] is missing")
-        for line, record in jsonl.read(path):
-            _read_run(artifact, record, path, line)
-        failures = jsonl.find(selected, dataset)  # the two large ones are not in every copy
-        for line, record in jsonl.read(failures) if failures else ():
-            _read_failure(artifact, record, failures, line)  # type: ignore[arg-type]
-    return artifact
+def _model(artifact: Artifact) -> str:
+    first = next(iter(artifact.controls.values()))  # all name the same, or reading had stopped
+    return f"{first['model_id']}@{first['model_revision']}"
 
 
-def _read_control(artifact: _Artifact, record: dict[str, Any], path: Path, line: int) -> None:
-    key = jsonl.field(record, "fullcache_key", "text", path, line)
-    if key in artifact.controls:
-        raise DataError(f"{path} line {line}: fullcache_key {key!r} is there twice")
-    _known(record, "dataset", DATASETS, path, line)
-    for name in (
-        "sample_id",
-        "official_task_name",
-        "prompt_hash",
-        "raw_output_full",
-        "model_id",
-        "model_revision",
-    ):
-        jsonl.field(record, name, "text", path, line)
-    jsonl.field(record, "extracted_answer_full", "text", path, line, null=True)
-    jsonl.field(record, "reference_answer", "list", path, line)
-    jsonl.field(record, "full_correct", "flag", path, line)
-    for name in ("full_score", "full_gold_NLL", "context_length_tokens"):
-        jsonl.field(record, name, "number", path, line)
-    artifact.controls[key] = record
-
-
-def _read_run(artifact: _Artifact, record: dict[str, Any], path: Path, line: int) -> None:
-    key = jsonl.field(record, "fullcache_key", "text", path, line)
-    if key not in artifact.controls:
-        raise DataError(f"{path} line {line}: fullcache_key {key!r} has no full-cache run")
-    for name in ("dataset", "sample_id"):
-        jsonl.field(record, name, "text", path, line)
-    _known(record, "method_name", METHODS, path, line)
-    _known(record, "retained_budget", _KEEP, path, line)
-    status = jsonl.field(record, "support_status", "text", path, line)
-    if status == "unsupported":
-        jsonl.field(record, "unsupported_reason", "text", path, line)
-    elif status == "supported":
-        jsonl.field(record, "raw_output_compressed", "text", path, line)
-        jsonl.field(record, "extracted_answer_compressed", "text", path, line, null=True)
-        jsonl.field(record, "compressed_correct", "flag", path, line)
-        for name in ("compressed_score", "compressed_gold_NLL", "delta_NLL", "GPR"):
-            jsonl.field(record, name, "number", path, line)
-    else:
-        raise DataError(f"{path} line {line}: support_status {status!r} is neither supported nor unsupported")
-    artifact.runs.append(record)
-
-
-def _read_failure(artifact: _Artifact, record: dict[str, Any], path: Path, line: int) -> None:
-    for name in ("dataset", "sample_id", "method_name"):
-        jsonl.field(record, name, "text", path, line)
-    _known(record, "retained_budget", _KEEP, path, line)
-    for name in ("ERR_slot", "ECov_slot", "EAR", "TopK", "KL", "gold_rank_shift"):
-        jsonl.field(record, name, "number", path, line, null=True)
-    artifact.failures[_key(record)] = record
-
-
-def _known(record: dict[str, Any], name: str, known: dict[Any, Any], path: Path, line: int) -> None:
-    if record.get(name) not in known:
-        options = ", ".join(str(k) for k in known)
-        raise DataError(f"{path} line {line}: field {name!r} is {record.get(name)!r}; it must be one of {options}")
-
-
-def _model(artifact: _Artifact) -> str:
-    found = {f"{c['model_id']}@{c['model_revision']}" for c in artifact.controls.values()}
-    if len(found) != 1:
-        raise DataError(f"the full-cache runs name {len(found)} models; one ledger holds one")
-    return found.pop()
-
-
-def _undetermined(artifact: _Artifact, runs: pa.Table) -> set[str]:
+def _undetermined(artifact: Artifact, runs: pa.Table) -> set[str]:
     """Runs without a record among the selected failures: their coverage and attention stayed behind."""
     return {
         run_id
-        for run_id, record in zip(runs["run_id"].to_pylist(), artifact.runs, strict=True)
-        if _key(record) not in artifact.failures
+        for run_id, key in zip(runs["run_id"].to_pylist(), artifact.runs, strict=True)
+        if key not in artifact.failures
     }
-
-
-def _key(record: dict[str, Any]) -> tuple[str, str, str, float]:
-    return record["dataset"], record["sample_id"], record["method_name"], record["retained_budget"]
 
 
 def _source_id(control: dict[str, Any]) -> str:
@@ -206,7 +97,7 @@ def _source_id(control: dict[str, Any]) -> str:
     return f"{DATASETS[control['dataset']]}/{control['official_task_name']}/{control['sample_id']}"
 
 
-def _sources(artifact: _Artifact) -> pa.Table:
+def _sources(artifact: Artifact) -> pa.Table:
     rows = list(artifact.controls.values())
     columns = Columns("sources", len(rows))
     columns.each("source_id", [_source_id(r) for r in rows])
@@ -224,7 +115,7 @@ def _sources(artifact: _Artifact) -> pa.Table:
     return columns.table()
 
 
-def _controls(artifact: _Artifact, model: str) -> pa.Table:
+def _controls(artifact: Artifact, model: str) -> pa.Table:
     rows = list(artifact.controls.values())
     columns = Columns("controls", len(rows))
     columns.each("control_id", [keys.control_id(_source_id(r), model) for r in rows])
@@ -241,8 +132,8 @@ def _controls(artifact: _Artifact, model: str) -> pa.Table:
     return columns.table()
 
 
-def _runs(artifact: _Artifact, model: str) -> pa.Table:
-    rows = artifact.runs
+def _runs(artifact: Artifact, model: str) -> pa.Table:
+    rows = list(artifact.runs.values())
     controls = [artifact.controls[r["fullcache_key"]] for r in rows]
     methods = [catalogue.get(METHODS[r["method_name"]][0]) for r in rows]
     settings = [METHODS[r["method_name"]][1][r["retained_budget"]] for r in rows]
@@ -267,8 +158,8 @@ def _runs(artifact: _Artifact, model: str) -> pa.Table:
     columns.each("detail", [None if a else r["unsupported_reason"] for a, r in zip(answered, rows, strict=True)])
     columns.each("output", [r.get("raw_output_compressed") for r in rows])
     columns.each("extracted_answer", [r.get("extracted_answer_compressed") for r in rows])
-    columns.each("correct", [r.get("compressed_correct") for r in rows])
-    columns.each("transition", [_transition(r, c) for r, c in zip(rows, controls, strict=True)])
+    columns.each("correct", [r["compressed_correct"] for r in rows])
+    columns.each("transition", [r["outcome_transition"] for r in rows])
     _run_metrics(columns, artifact, methods)
     return columns.table()
 
@@ -276,19 +167,8 @@ def _runs(artifact: _Artifact, model: str) -> pa.Table:
 _UNSUPPORTED = missing("unsupported", "channels_exhausted")
 
 
-def _transition(run: dict[str, Any], control: dict[str, Any]) -> str | None:
-    """As the artifact has it, which must agree with its own correctness."""
-    found = transition(control["full_correct"], run.get("compressed_correct"))
-    if found != run.get("outcome_transition"):
-        raise DataError(
-            f"run {run.get('compressed_run_id')}: outcome_transition {run.get('outcome_transition')!r} "
-            f"disagrees with its correctness ({found})"
-        )
-    return found
-
-
-def _run_metrics(columns: Columns, artifact: _Artifact, methods: list[catalogue.Method]) -> None:
-    rows = artifact.runs
+def _run_metrics(columns: Columns, artifact: Artifact, methods: list[catalogue.Method]) -> None:
+    rows = list(artifact.runs.values())
     answered = [r["support_status"] == "supported" for r in rows]
     own = {"score": "compressed_score", "nll": "compressed_gold_NLL"}
     for name, origin in own.items():
@@ -298,7 +178,7 @@ def _run_metrics(columns: Columns, artifact: _Artifact, methods: list[catalogue.
     gap = pair(measured(0.0), _UNSUPPORTED, lambda c, r: 0.0)  # a control beside a run that is not there
     for name, origin in (("delta_nll", "delta_NLL"), ("gpr", "GPR")):
         columns.metric(name, [measured(r[origin]) if a else gap for a, r in zip(answered, rows, strict=True)])
-    failures = [artifact.failures.get(_key(r), {}) for r in rows]
+    failures = [artifact.failures.get(key_of(r), {}) for r in rows]
     for name, origin in (("err", "ERR_slot"), ("ecov", "ECov_slot")):
         columns.metric(
             name, [_coverage(f.get(origin), a, m) for f, a, m in zip(failures, answered, methods, strict=True)]

@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kvdiag.errors import UsageError, near_matches
@@ -58,7 +60,7 @@ class Method:
     extra_passes: str = "none"
     requires: str | None = None
     needs: str = "any backend"
-    state: str = "verified"
+    state: str = "available"
     state_reason: str | None = None
 
     @property
@@ -99,11 +101,22 @@ class Method:
         return None
 
 
+@cache
+def verifications() -> dict[str, dict[str, str]]:
+    """Methods that passed the conformance suite: digest of the report, and the versions it was made with.
+
+    Written by `kvdiag methods verify --write`.
+    """
+    return json.loads((Path(__file__).parent / "verified.json").read_text(encoding="utf-8"))
+
+
+@cache
 def methods() -> dict[str, Method]:
-    """The whole catalogue by id."""
+    """The whole catalogue by id. A method is `verified` only where the suite's report says so."""
     from kvdiag.methods.entries import METHODS
 
-    return METHODS
+    proven = verifications()
+    return {i: replace(m, state="verified") if i in proven else m for i, m in METHODS.items()}
 
 
 def get(method_id: str) -> Method:
@@ -145,4 +158,5 @@ def method_row(method: Method) -> dict[str, Any]:
         "extra_passes": method.extra_passes,
         "state": method.state,
         "state_reason": method.state_reason,
+        "verification": verifications().get(method.id, {}).get("digest"),
     }

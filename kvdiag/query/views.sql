@@ -64,25 +64,25 @@ CREATE VIEW missing_reasons AS
 SELECT workload, method, setting, protocol, status, reason, count(*) AS n_runs
 FROM runs WHERE status <> 'available' GROUP BY ALL ORDER BY ALL;
 
--- failure_overlap: for each pair of methods at a tier, how far their failures agree, and means over shared ones
+-- failure_overlap: for each pair of methods at a tier, how far their failures agree on sources both answered, and means over shared ones
 CREATE VIEW failure_overlap AS
-WITH failures AS (
-  SELECT workload, protocol, model, tier(origin_label, setting) AS tier, method, source_id, ecov, delta_nll, ear
-  FROM runs WHERE transition = 'C->W'),
-sizes AS (SELECT workload, protocol, model, tier, method, count(*) AS n FROM failures GROUP BY ALL),
-cells AS (
-  SELECT a.workload, a.protocol, a.model, a.tier, a.method AS method_a, b.method AS method_b, a.n AS n_a, b.n AS n_b
-  FROM sizes a JOIN sizes b USING (workload, protocol, model, tier) WHERE a.method < b.method),
-both_failed AS (
-  SELECT a.workload, a.protocol, a.model, a.tier, a.method AS method_a, b.method AS method_b, count(*) AS n_both,
-         favg(a.ecov) AS ecov_a, favg(b.ecov) AS ecov_b, favg(a.delta_nll) AS delta_nll_a, favg(b.delta_nll) AS delta_nll_b,
-         favg(a.ear) AS ear_a, favg(b.ear) AS ear_b
-  FROM failures a JOIN failures b USING (workload, protocol, model, tier, source_id)
-  WHERE a.method < b.method GROUP BY ALL)
-SELECT cells.*, coalesce(n_both, 0) AS n_intersection, n_a + n_b - coalesce(n_both, 0) AS n_union,
-       coalesce(n_both, 0) / (n_a + n_b - coalesce(n_both, 0)) AS jaccard,
-       ecov_a, ecov_b, delta_nll_a, delta_nll_b, ear_a, ear_b
-FROM cells LEFT JOIN both_failed USING (workload, protocol, model, tier, method_a, method_b) ORDER BY ALL;
+WITH answered AS (
+  SELECT workload, protocol, model, tier(origin_label, setting) AS tier, method, source_id,
+         transition = 'C->W' AS failed, ecov, delta_nll, ear
+  FROM runs WHERE transition IS NOT NULL)
+SELECT a.workload, a.protocol, a.model, a.tier, a.method AS method_a, b.method AS method_b, count(*) AS n_sources,
+       count(*) FILTER (WHERE a.failed) AS n_a, count(*) FILTER (WHERE b.failed) AS n_b,
+       count(*) FILTER (WHERE a.failed AND b.failed) AS n_intersection,
+       count(*) FILTER (WHERE a.failed OR b.failed) AS n_union,
+       n_intersection / nullif(n_union, 0) AS jaccard,
+       favg(a.ecov) FILTER (WHERE a.failed AND b.failed) AS ecov_a,
+       favg(b.ecov) FILTER (WHERE a.failed AND b.failed) AS ecov_b,
+       favg(a.delta_nll) FILTER (WHERE a.failed AND b.failed) AS delta_nll_a,
+       favg(b.delta_nll) FILTER (WHERE a.failed AND b.failed) AS delta_nll_b,
+       favg(a.ear) FILTER (WHERE a.failed AND b.failed) AS ear_a,
+       favg(b.ear) FILTER (WHERE a.failed AND b.failed) AS ear_b
+FROM answered a JOIN answered b USING (workload, protocol, model, tier, source_id)
+WHERE a.method < b.method GROUP BY ALL ORDER BY ALL;
 
 -- signature_shares: signatures of the failures of a workload, and what share could not be told
 CREATE VIEW signature_shares AS
