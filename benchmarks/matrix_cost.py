@@ -1,6 +1,6 @@
 """What the whole matrix costs, against one FullCache run and against kvpress cell by cell.
 
-    python benchmarks/matrix_cost.py [--lengths 2048,4096] [--json]
+    python benchmarks/matrix_cost.py [--matrix five|paper] [--lengths 2048,4096] [--json]
 
 All figures of a line come from one process and are ratios: absolute seconds depend on the machine. The
 FullCache run is the model's own `generate` with the same prompt, limit and stop tokens. kvpress is given the
@@ -8,24 +8,46 @@ same cells, generation only: one compressed prefill a cell, then the rest of the
 """
 
 import argparse
+import json
 import statistics
+import subprocess
+import sys
 from typing import Any
 
-import kvpress
 import torch
 from common import peak_bytes, report, timed
-from transformers import DynamicCache
+from transformers import DynamicCache, QuantizedCache
 
 from kvdiag.engine.matrix import run_matrix
 from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.views import Cell
 from kvdiag.methods import catalogue
+from kvdiag.methods.adapters.build import make_press
 from kvdiag.methods.settings import Setting
 from kvdiag.prompts import Prompt, PromptBuilder
 from kvdiag.records.keys import PROTOCOLS
 from kvdiag.workloads import registry
 
-SETTINGS = [Setting("keep", k) for k in (0.75, 0.5, 0.25)]
+KEEP = [Setting("keep", k) for k in (0.75, 0.5, 0.25)]
+BITS = [Setting("bits", b) for b in (8, 4, 2)]
+MATRICES = {
+    "five": ["streaming_llm", "snapkv", "tova", "keydiff", "knorm"],
+    "paper": [
+        *("streaming_llm", "snapkv", "tova", "keydiff", "think"),
+        *("chunkkv_knorm", "adakv_snapkv", "quantized_hqq"),
+    ],
+}
+
+
+def matrix_cells(name: str, protocols: list[str]) -> list[Cell]:
+    """Cells that run: 15 of five methods, or 23 of the paper's eight (ThinK has no keep=0.25)."""
+    return [
+        Cell(method, setting, protocol)
+        for method in catalogue.select(MATRICES[name])
+        for setting in (BITS if method.setting_kind == "bits" else KEEP)
+        if method.unsupported(setting) is None
+        for protocol in protocols
+    ]
 
 
 @torch.no_grad()
@@ -44,13 +66,18 @@ def full_cache_run(model: LoadedModel, prompt: Prompt, max_new_tokens: int) -> l
 
 @torch.no_grad()
 def kvpress_run(model: LoadedModel, prompt: Prompt, cell: Cell, max_new_tokens: int) -> list[int]:
-    """One cell as kvpress runs it: prefill and evict, feed the rest, decode."""
+    """One cell as kvpress runs it: prefill and evict (or quantize), feed the rest, decode."""
     n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
     ids = torch.tensor([prompt.ids], device=model.device)
-    press = getattr(kvpress, cell.method.press)(compression_ratio=1 - cell.setting.value, **cell.method.defaults)
-    cache = DynamicCache()
-    with press(model.model):
+    cache: Any
+    if cell.method.adapter == "quantized":
+        bits = int(cell.setting.value)
+        cache = QuantizedCache(cell.method.backend, model.model.config, nbits=bits, **cell.method.defaults)
         model.model.model(input_ids=ids[:, :n], past_key_values=cache)
+    else:
+        cache = DynamicCache()
+        with make_press(cell.method, cell.setting)(model.model):
+            model.model.model(input_ids=ids[:, :n], past_key_values=cache)
     tokens: list[int] = []
     feed, position = ids[:, n:], n
     while not tokens or (tokens[-1] not in model.stop_ids and len(tokens) < max_new_tokens):
@@ -72,6 +99,7 @@ def kvpress_run(model: LoadedModel, prompt: Prompt, cell: Cell, max_new_tokens: 
 def measure(
     model: LoadedModel,
     length: int,
+    cells: list[Cell],
     protocols: list[str],
     max_new_tokens: int,
     repeats: int,
@@ -81,20 +109,22 @@ def measure(
     prompts = PromptBuilder.create(model.tokenizer, "chat")
     tasks = ["niah_single_1", "niah_multikey_1"]
     sources = list(registry.get("ruler", length).sources(tasks, 2, 42, prompts.count, max_new_tokens))
-    cells = [Cell(m, s, p) for m in catalogue.runnable() for s in SETTINGS for p in protocols]
     ratios, stages, speedups = [], [], []
+    dearest: dict[str, float] = {}
     for source in sources:
         prompt = prompts.build(source)
         for repeat in range(repeats):
             _, control = timed(full_cache_run, model, prompt, max_new_tokens)
-            result, matrix = timed(run_matrix, model.model, prompt, cells, model.stop_ids, max_new_tokens)
+            result, matrix = timed(
+                run_matrix, model.model, prompt, cells, model.stop_ids, max_new_tokens, model.tokenizer
+            )
             ratios.append(matrix / control)
             stages.append({name: spent / control for name, spent in result.seconds.items()})
+            slowest = max(result.seconds_by_method, key=lambda m: result.seconds_by_method[m])
+            dearest[slowest] = result.seconds_by_method[slowest] / control
             if with_kvpress and repeat == 0:
                 each = [timed(kvpress_run, model, prompt, c, max_new_tokens)[1] for c in cells]
                 speedups.append(sum(each) / matrix)
-    prompt = prompts.build(sources[0])
-    peak = peak_bytes(lambda: run_matrix(model.model, prompt, cells, model.stop_ids, max_new_tokens))
     outcome: dict[str, Any] = {
         "tokens": len(prompt.ids),
         "cells": len(cells),
@@ -106,11 +136,36 @@ def measure(
     }
     for name in stages[0]:
         outcome[f"  {name} / one FullCache run"] = statistics.median(s[name] for s in stages)
+    for method, share in dearest.items():
+        outcome[f"  of the tap, {method} / one FullCache run"] = share
     if speedups:
         outcome["kvpress cell by cell / matrix"] = statistics.median(speedups)
-    if peak is not None:
-        outcome["peak memory / full cache"] = peak / result.prefix_bytes
     return outcome
+
+
+def memory(model: LoadedModel, length: int, cells: list[Cell], max_new_tokens: int) -> float | None:
+    """Peak memory of a matrix beyond the loaded model's, as a multiple of the full cache."""
+    prompts = PromptBuilder.create(model.tokenizer, "chat")
+
+    def run(tokens: int) -> int:
+        source = next(
+            registry.get("ruler", tokens).sources(["niah_single_1"], 1, 42, prompts.count, max_new_tokens)
+        )
+        prompt = prompts.build(source)
+        result = run_matrix(model.model, prompt, cells, model.stop_ids, max_new_tokens, model.tokenizer)
+        return result.prefix_bytes
+
+    run(256)  # what the first run loads for good is not the matrix'
+    sizes: list[int] = []
+    peak = peak_bytes(lambda: sizes.append(run(length)))
+    return None if peak is None else peak / sizes[0]
+
+
+def memory_apart(arguments: list[str], length: str) -> float | None:
+    """`memory` in a process of its own: what earlier runs gave back to the allocator would hide a peak."""
+    command = [sys.executable, __file__, *arguments, "--lengths", length, "--only-memory", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)[0]["peak memory / full cache"]
 
 
 def main() -> None:
@@ -120,18 +175,29 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--lengths", default="2048,4096")
+    parser.add_argument("--matrix", default="five", choices=sorted(MATRICES))
     parser.add_argument("--protocol", default="agnostic", choices=["agnostic", "aware", "both"])
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-kvpress", action="store_true", help="leave out the cell by cell comparison")
+    parser.add_argument("--only-memory", action="store_true", help="peak memory and nothing else")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     model = load_model(args.model, args.dtype, args.device)
     protocols = [p for p in PROTOCOLS if args.protocol in ("both", p.removeprefix("query_"))]
-    results = [
-        measure(model, int(length), protocols, args.max_new_tokens, args.repeats, not args.no_kvpress)
-        for length in args.lengths.split(",")
-    ]
+    cells = matrix_cells(args.matrix, protocols)
+    results: list[dict[str, Any]] = []
+    passed_on = [a for a in sys.argv[1:] if a != "--json"]
+    for length in args.lengths.split(","):
+        if args.only_memory:
+            found = memory(model, int(length), cells, args.max_new_tokens)
+            results.append({"peak memory / full cache": found})
+            continue
+        result = measure(
+            model, int(length), cells, protocols, args.max_new_tokens, args.repeats, not args.no_kvpress
+        )
+        result["peak memory / full cache"] = memory_apart(passed_on, length)
+        results.append(result)
     report(results, args.json)
 
 

@@ -56,6 +56,7 @@ class MatrixResult:
     prefix_bytes: int
     bytes_per_position: int
     seconds: dict[str, float] = field(default_factory=dict)
+    seconds_by_method: dict[str, float] = field(default_factory=dict)  # parts of the tap
 
 
 class NonFiniteError(Exception):
@@ -131,6 +132,7 @@ def run_matrix(
         prefix_bytes=sum(t.numel() * t.element_size() for t in (*keys, *values)),
         bytes_per_position=prefix.bytes_per_position(),
         seconds=watch.seconds,
+        seconds_by_method=tap.seconds_by_method,
     )
 
 

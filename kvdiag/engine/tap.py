@@ -32,6 +32,10 @@ class _Group:
             view.error = f"{type(error).__name__}: {error}"
 
     @property
+    def method(self) -> str:
+        return next(iter(self.views.values())).cell.method.id
+
+    @property
     def failed(self) -> bool:
         return any(view.error for view in self.views.values())
 
@@ -61,6 +65,7 @@ class PrefillTap:
             self._groups.append(_Group(make(method, list(views), model), n, views))
         self._hooks: list[Any] = []
         self.seconds = 0.0  # spent in methods
+        self.seconds_by_method: dict[str, float] = {}
 
     def __enter__(self) -> "PrefillTap":
         for layer in self._model.model.layers:
@@ -90,11 +95,25 @@ class PrefillTap:
             n = group.n
             seen = PrefillInput(prefill.model, prefill.tokenizer, prefill.ids[:, :n], prefill.n_head, prefill.tail)
             keys, values = [k[:, :n] for k in prefix.keys], [v[:, :n] for v in prefix.values]
-            chosen = _guarded(group, partial(group.adapter.finish, seen, keys, values))
+            chosen = self._ask(group, partial(group.adapter.finish, seen, keys, values))
             for setting, choices in (chosen or {}).items():
                 for choice, layer_keys in zip(choices, prefix.keys, strict=True):
                     group.views[setting].add(choice, layer_keys)
         self.seconds += time.perf_counter() - start
+
+    def _ask(self, group: _Group, call: Callable[[], Any]) -> Any:
+        """What a method gives. A method that fails costs its own cells, never the others'."""
+        start = time.perf_counter()
+        try:
+            return call()
+        except (torch.OutOfMemoryError, MemoryError, KvdiagError):
+            raise  # the source's or the shared cache's trouble, not this method's alone
+        except Exception as error:
+            group.fail(error)
+            return None
+        finally:
+            spent = self.seconds_by_method.get(group.method, 0.0)
+            self.seconds_by_method[group.method] = spent + time.perf_counter() - start
 
     def _on_layer(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         start = time.perf_counter()
@@ -106,21 +125,10 @@ class PrefillTap:
             if group.n not in seen:
                 seen[group.n] = _cut(module, kwargs, stored, group.n)
             chosen: Mapping[Setting, LayerChoice] | None
-            chosen = _guarded(group, partial(group.adapter.layer, seen[group.n]))
+            chosen = self._ask(group, partial(group.adapter.layer, seen[group.n]))
             for setting, choice in (chosen or {}).items():
                 group.views[setting].add(choice, stored.keys[0])
         self.seconds += time.perf_counter() - start
-
-
-def _guarded(group: _Group, call: Callable[[], Any]) -> Any:
-    """What a method gives. A method that fails costs its own cells, never the others'."""
-    try:
-        return call()
-    except (torch.OutOfMemoryError, MemoryError, KvdiagError):
-        raise  # the source's or the shared cache's trouble, not this method's alone
-    except Exception as error:
-        group.fail(error)
-        return None
 
 
 def _cut(module: Any, kwargs: dict[str, Any], stored: Any, n: int) -> LayerInput:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.importers.artifact import DATASETS, METHODS, Artifact, key_of, read
 from kvdiag.importers.columns import LACKING, Columns, lacking
+from kvdiag.ledger.files import write_atomic
 from kvdiag.ledger.finish import write_ledger
 from kvdiag.methods import catalogue
 from kvdiag.records import keys
@@ -70,7 +71,10 @@ def import_artifact(folder: Path, out: Path) -> dict[str, Any]:
         "environment": {"model": model, "dtype": "bfloat16", "kvpress": "0.5.3", "attention": "flash_attention_2"},
         "cells": cells,
     }
+    licence = folder / "LICENSE"
     try:
+        if licence.is_file():
+            write_atomic(out / "LICENSE", licence.read_bytes())  # the data's own licence travels with it
         return write_ledger(
             out, tables, plan, build={}, origin=ORIGIN, undetermined=_undetermined(artifact, tables["runs"])
         )
