@@ -13,8 +13,11 @@ from kvdiag.errors import KvdiagError, near_matches
 _COMMANDS = {
     "build": ("build", "build", "Run sources through the whole matrix and write a ledger."),
     "query": ("query", "query", "Ask a ledger with SQL."),
+    "show": ("show", "show", "Show one run: what it answered, what it kept, and why it failed."),
     "validate": ("validate", "validate", "Check a ledger, a Parquet file or JSON lines against the contract."),
+    "compare": ("compare", "compare", "Compare two methods on the sources that both answered."),
     "analyze": ("analyze", "analyze", "Statistics over a ledger."),
+    "repair": ("repair", "repair", "Raise attention on retained evidence, and see whether failures mend."),
     "import": ("importing", "import_", "Turn published results of others into a ledger."),
     "methods": ("catalogue", "methods", "List compression methods."),
     "workloads": ("catalogue", "workloads", "List workloads."),

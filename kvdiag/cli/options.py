@@ -14,6 +14,33 @@ data = click.option(
 )
 
 
+as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+
+
+def bootstrap_options(resamples: int) -> Callable[[Command], Command]:
+    """How intervals are made."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(
+            [
+                click.option(
+                    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap."
+                ),
+                click.option(
+                    "--resamples",
+                    type=click.IntRange(100),
+                    default=resamples,
+                    show_default=True,
+                    help="Bootstrap replicates behind each interval.",
+                ),
+            ]
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
 def source_options(command: Command) -> Command:
     """What chooses sources."""
     for option in reversed(

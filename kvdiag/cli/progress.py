@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kvdiag.analysis import summary
+from kvdiag.analysis import show, show_text, summary
 from kvdiag.engine.build import Plan, Watcher
 from kvdiag.workloads.base import Source
 
@@ -128,7 +128,7 @@ def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
         click.echo("\nNo right answer turned wrong.")
     else:
         click.echo("\nOne failure, explained:")
-        for line in summary.explain(found):
+        for line in show_text.brief(show.gather(ledger, found["run_id"])):
             click.echo(f"  {line}")
     seconds = manifest["build"].get("seconds_by_stage") or {}
     if seconds:
@@ -136,6 +136,8 @@ def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
         click.echo(f"\nSeconds by stage: {stages}")
     rows = ", ".join(f"{n} {t}" for t, n in manifest["rows"].items())
     click.echo(f"\nWritten to {ledger}: {rows}. Next:")
+    if found is not None:
+        click.echo(f"  kvdiag show worst --data {ledger}")
     click.echo(
         f'  kvdiag query --data {ledger} "SELECT method, setting, count(*) FROM c2w GROUP BY ALL ORDER BY ALL"\n'
         f'  python -c "from datasets import load_dataset; print(load_dataset({str(ledger)!r}))"\n'

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kvdiag.cli import options
-from kvdiag.errors import DataError, RefusedError, UsageError
+from kvdiag.errors import DataError, UsageError
 
 _EMPTY = "which SQL? give it as an argument, with --file, or on stdin as -"
 
@@ -56,12 +56,12 @@ def query(
         raise UsageError("--parquet needs a file to write: -o FILE")
     text = _sql(sql, file)
 
-    from kvdiag.ledger.layout import find
+    from kvdiag.ledger.layout import find, refuse_own_file
     from kvdiag.query import formats, limits, run
 
     ledger = find(data)
     if out:
-        _check_out(Path(out), ledger)
+        refuse_own_file(Path(out), ledger, "--out")
     size = limits.parse_size(memory)
     try:
         with limits.address_space(size):
@@ -79,15 +79,6 @@ def _give_up(message: str) -> None:
     sys.stderr.write(f"kvdiag: {message}\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-def _check_out(out: Path, ledger: Path) -> None:
-    """Raise for a file of the ledger itself: nothing that asks may change the answer."""
-    from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
-
-    own = [MANIFEST, CARD, *(f["path"] for f in read_manifest(ledger)["files"])]
-    if out.resolve() in {(ledger / name).resolve() for name in own}:
-        raise RefusedError(f"--out {out}: is a file of the ledger; choose another")
 
 
 def _write_file(result: Any, fmt: str, out: Path) -> None:

@@ -1,7 +1,7 @@
 """One source through the whole matrix: prefill, control, replay, decoding."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +55,7 @@ class MatrixResult:
     views: dict[Cell, CellView]
     prefix_bytes: int
     bytes_per_position: int
+    variants: list[tuple[CellView, RowResult]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     seconds_by_method: dict[str, float] = field(default_factory=dict)  # parts of the tap
 
@@ -91,10 +92,12 @@ def run_matrix(
     max_new_tokens: int,
     tokenizer: Any = None,
     make: AdapterFactory = make_adapter,
+    variants: Callable[[CellView], Sequence[CellView]] = lambda view: (),
 ) -> MatrixResult:
     """Run a prompt with the full cache and in every cell, from one prefill.
 
-    tokenizer: for methods with passes of their own (KVzip). make: how a method's adapter is made.
+    tokenizer: for methods with passes of their own (KVzip). make: how a method's adapter is made. variants: more
+    rows made from a cell's view (a boosted one, say), which run beside it.
 
     The model may be any decoder whose layers call transformers' attention interface and keep their keys and
     values as [1, kv_heads, positions, head_dim].
@@ -113,7 +116,7 @@ def run_matrix(
         control = decode_control(model, prefix, prompt, stop)
     if control.finish == "nonfinite":
         raise NonFiniteError("the control's logits are not finite")
-    usable = [v for v in tap.views.values() if v.error is None]
+    usable = [row for v in tap.views.values() if v.error is None for row in (v, *variants(v))]
     # The control and the query-aware cells feed the cue only, the query-agnostic ones the question too.
     aware = [v for v in usable if v.cell.protocol == "query_aware"]
     agnostic = [v for v in usable if v.cell.protocol == "query_agnostic"]
@@ -125,9 +128,11 @@ def run_matrix(
     with watch.stage("decoding"), session.replay.attached():
         session.finish_answers(results)
     keys, values = prefix.keys, prefix.values
+    found = list(zip([*aware, *agnostic], results[1:], strict=True))
     return MatrixResult(
         control=results[0],
-        cells={view.cell: result for view, result in zip([*aware, *agnostic], results[1:], strict=True)},
+        cells={view.cell: result for view, result in found if tap.views[view.cell] is view},
+        variants=[(view, result) for view, result in found if tap.views[view.cell] is not view],
         views=tap.views,
         prefix_bytes=sum(t.numel() * t.element_size() for t in (*keys, *values)),
         bytes_per_position=prefix.bytes_per_position(),

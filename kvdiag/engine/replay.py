@@ -230,6 +230,10 @@ class Replay:
         if all(row.view is None for row in rows):
             return _StepMask(plain, None, None)
         bias = self._bias(torch.stack([row.kept(layer) for row in rows], dim=1))[:, None]
+        for i, row in enumerate(rows):
+            boost = row.view.bias(layer) if row.view is not None else None
+            if boost is not None:
+                bias[:, :, i] += boost.to(bias.dtype)
         channels = None
         if any(row.channels(layer) is not None for row in rows):
             heads, _, dim = self.prefix.keys[layer].shape

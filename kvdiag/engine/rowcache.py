@@ -47,15 +47,28 @@ class RowCache:
         """Attention of query [H, Q, D] over what the row keeps: output [1, H, Q, D], log-sum-exp [1, H, Q]."""
         keys, values = self._tensors(layer)
         query = self._masked(layer, query)[None]
-        pages = self.view.choices[layer].pages if self.view is not None else None
-        if pages is not None:
-            n = keys.shape[1]
-            bias = torch.zeros((*query.shape[1:3], n), dtype=query.dtype, device=query.device)
-            bias.masked_fill_(~pages.visible(query[0], n), float("-inf"))
-            return attention_lse(query, keys[None], values[None], scale, bias[None])
-        if self.view is None or self._extended is not None or self.view.choices[layer].kept is None:
-            return attention_lse(query, keys[None], values[None], scale)
-        return _attend_kept(query, keys, values, self.view.layers[layer][:, : keys.shape[1]], scale)
+        n = keys.shape[1]
+        bias = self._bias(layer, n)
+        choice = self.view.choices[layer] if self.view is not None else None
+        if choice is not None and choice.pages is not None:
+            hidden = torch.zeros((*query.shape[1:3], n), dtype=torch.float32, device=query.device)
+            hidden.masked_fill_(~choice.pages.visible(query[0], n), float("-inf"))
+            bias = hidden if bias is None else hidden + bias
+        kept = None
+        if self.view is not None and choice is not None and choice.kept is not None and self._extended is None:
+            kept = self.view.layers[layer][:, :n]
+        if kept is not None:
+            return _attend_kept(query, keys, values, kept, bias, scale)
+        if bias is not None:
+            bias = bias.to(query.dtype).expand(query.shape[1], query.shape[2], n)[None]
+        return attention_lse(query, keys[None], values[None], scale, bias)
+
+    def _bias(self, layer: int, n: int) -> torch.Tensor | None:
+        """The boost over the first n positions; a quantized cache that took its suffix in has more of them."""
+        bias = self.view.bias(layer) if self.view is not None else None
+        if bias is None:
+            return None
+        return torch.nn.functional.pad(bias[:n], (0, max(0, n - len(bias))))
 
     def evidence_mass(
         self, layer: int, query: torch.Tensor, lse: torch.Tensor, positions: torch.Tensor, scale: float
@@ -64,6 +77,9 @@ class RowCache:
         keys, _ = self._tensors(layer)
         query = self._masked(layer, query)
         logits = torch.einsum("hqd,hed->hqe", query.float(), keys[:, positions].float()) * scale
+        bias = self._bias(layer, keys.shape[1])
+        if bias is not None:
+            logits = logits + bias[positions]
         weights = torch.exp(logits - lse[..., None])
         seen = self.kept(layer)[:, None, positions]
         pages = self.view.choices[layer].pages if self.view is not None else None
@@ -102,26 +118,38 @@ class RowCache:
 
 
 def _attend_kept(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kept: torch.Tensor, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    kept: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gather what is kept and attend to it: half the arithmetic of a mask, and no mask to build.
 
-    query [1, H, Q, D]; keys, values [H, n, D]; kept [H, n].
+    query [1, H, Q, D]; keys, values [H, n, D]; kept [H, n]; bias [n] on the logits.
     """
     heads, n, dim = keys.shape
     counts = kept.sum(-1).tolist()
     index = kept.flatten().nonzero()[:, 0]
     k = keys.reshape(heads * n, dim).index_select(0, index)
     v = values.reshape(heads * n, -1).index_select(0, index)
+    added = bias.index_select(0, index % n).to(query.dtype) if bias is not None else None
     if min(counts) == max(counts) > 0:
-        return attention_lse(query, k.view(1, heads, -1, dim), v.view(1, heads, counts[0], -1), scale)
+        k, v = k.view(1, heads, -1, dim), v.view(1, heads, counts[0], -1)
+        rows = added.view(1, heads, 1, -1).expand(-1, -1, query.shape[2], -1) if added is not None else None
+        return attention_lse(query, k, v, scale, rows)
     outs, lses = [], []  # heads with budgets of their own cannot be packed side by side
     for head, (k_head, v_head) in enumerate(zip(k.split(counts), v.split(counts), strict=True)):
+        asked = query[:, head : head + 1]
         if counts[head] == 0:  # nothing left: no weight at all in the merge
-            outs.append(torch.zeros_like(query[:, head : head + 1]))
-            lses.append(torch.full((*query.shape[:1], 1, query.shape[2]), float("-inf"), device=query.device))
+            outs.append(torch.zeros_like(asked))
+            lses.append(torch.full((1, 1, query.shape[2]), float("-inf"), device=query.device))
             continue
-        out, lse = attention_lse(query[:, head : head + 1], k_head[None, None], v_head[None, None], scale)
+        row = None
+        if added is not None:
+            row = added.split(counts)[head].expand(1, 1, query.shape[2], -1)
+        out, lse = attention_lse(asked, k_head[None, None], v_head[None, None], scale, row)
         outs.append(out)
         lses.append(lse)
     return torch.cat(outs, dim=1), torch.cat(lses, dim=1)

@@ -1,5 +1,6 @@
 """Cells as views of one shared cache."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,22 @@ class SharedPrefix:
         return k.shape[-1] * k.element_size() + v.shape[-1] * v.element_size()
 
 
+@dataclass(frozen=True)
+class Boost:
+    """A bias on the attention logits of some positions of the prefix: the intervention of targeted repair.
+
+    positions: int64 [p]; value: added to their logits; layers: where, None for all.
+    """
+
+    positions: torch.Tensor
+    value: float
+    layers: frozenset[int] | None = None
+
+    def on(self, layer: int) -> bool:
+        """Whether the bias acts on a layer."""
+        return self.layers is None or layer in self.layers
+
+
 class CellView:
     """What one cell sees of the prefix: a choice for each layer, and kept bool [kv_heads, n_positions].
 
@@ -66,6 +83,21 @@ class CellView:
         self.layers: list[torch.Tensor] = []
         self.choices: list[LayerChoice] = []
         self.error: str | None = None
+        self.boost: Boost | None = None
+
+    def boosted(self, boost: Boost) -> "CellView":
+        """The same view with a bias; tensors are shared."""
+        twin = copy.copy(self)
+        twin.boost = boost
+        return twin
+
+    def bias(self, layer: int) -> torch.Tensor | None:
+        """Added to the logits of the prefix' positions, float32 [n_positions]; None without a boost there."""
+        if self.boost is None or not self.boost.on(layer):
+            return None
+        bias = torch.zeros(self.n_positions, device=self.layers[0].device)
+        bias[self.boost.positions] = self.boost.value
+        return bias
 
     def add(self, choice: LayerChoice, prefix_keys: torch.Tensor) -> None:
         """A layer's choice; prefix_keys [kv_heads, positions, head_dim] give shape and device."""

@@ -13,9 +13,9 @@ from kvdiag import __version__
 from kvdiag.diagnostics.signatures import FROZEN, Thresholds
 from kvdiag.ledger import card, derive
 from kvdiag.ledger.files import sha256, to_json, write_atomic
-from kvdiag.ledger.layout import CARD, MANIFEST, table_file
+from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest, table_file
 from kvdiag.ledger.parquet import write_table
-from kvdiag.records.schema import TABLES, schema_version
+from kvdiag.records.schema import TABLES, arrow_schema, schema_version
 
 MANIFEST_VERSION = 1
 # Of tables that belong to no workload. "all" would be refused: `datasets` keeps it for the union of splits.
@@ -39,7 +39,7 @@ def write_ledger(
     Splits are named after workloads; a table without rows has no file.
     """
     c2w = derive.c2w_table(tables["sources"], tables["controls"], tables["runs"], thresholds, undetermined)
-    contents = {**tables, "c2w": c2w}
+    contents = {"repairs": arrow_schema("repairs").empty_table(), **tables, "c2w": c2w}
     files = []
     for table in TABLES:
         for split, part in _splits(contents[table]):
@@ -60,6 +60,25 @@ def write_ledger(
         "files": files,
         "build": build,
     }
+    write_atomic(ledger / CARD, card.render(manifest).encode("utf-8"))
+    write_atomic(ledger / MANIFEST, to_json(manifest, indent=1))
+    return manifest
+
+
+def add_table(ledger: Path, table: str, data: pa.Table) -> dict[str, Any]:
+    """Put a table into a finished ledger, in place of one of the same name; returns the new manifest.
+
+    Files first, manifest last: killed in between, the ledger is the old one with a file it does not name.
+    """
+    manifest = read_manifest(ledger)
+    files = [f for f in manifest["files"] if f["table"] != table]
+    for split, part in _splits(data):
+        name = table_file(table, split)
+        write_table(table, part, ledger / name)
+        files.append(_describe(ledger, name, table, split))
+    manifest["files"] = files
+    manifest["rows"][table] = data.num_rows
+    manifest["schema_versions"][table] = schema_version(table)
     write_atomic(ledger / CARD, card.render(manifest).encode("utf-8"))
     write_atomic(ledger / MANIFEST, to_json(manifest, indent=1))
     return manifest

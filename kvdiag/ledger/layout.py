@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kvdiag.errors import DataError, UsageError
+from kvdiag.errors import DataError, RefusedError, UsageError
 
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -57,3 +57,10 @@ def read_manifest(ledger: Path) -> dict[str, Any]:
     if not {"manifest_version", "recipe", "rows", "files"} <= manifest.keys():
         raise DataError(f"{ledger / MANIFEST}: not a manifest of kvdiag")
     return manifest
+
+
+def refuse_own_file(out: Path, ledger: Path, flag: str) -> None:
+    """Raise when `out` is a file of the ledger itself: nothing that asks may change the answer."""
+    own = [MANIFEST, CARD, *(f["path"] for f in read_manifest(ledger)["files"])]
+    if out.resolve() in {(ledger / name).resolve() for name in own}:
+        raise RefusedError(f"{flag} {out}: is a file of the ledger; choose another")

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kvdiag.resources import folder
 
-TABLES = ("sources", "controls", "runs", "c2w", "retention", "methods")
+TABLES = ("sources", "controls", "runs", "c2w", "retention", "methods", "repairs")
 
 _ARROW = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 

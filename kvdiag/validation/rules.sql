@@ -19,6 +19,9 @@ SELECT run_id FROM retention ANTI JOIN runs USING (run_id);
 -- has_retention | runs | run_id | has no row in retention, though others have
 SELECT run_id FROM runs ANTI JOIN retention USING (run_id) WHERE (SELECT count(*) FROM retention) > 0;
 
+-- known_run | repairs | run_id | names no run
+SELECT repair_id FROM repairs ANTI JOIN runs USING (run_id);
+
 -- run_key | runs | run_id | must be source_id::cell_id::model
 SELECT run_id FROM runs WHERE run_id <> source_id || '::' || cell_id || '::' || model;
 

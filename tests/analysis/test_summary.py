@@ -1,11 +1,9 @@
 """What a build says at its end."""
 
 import json
-from itertools import product
 
-from kvdiag.analysis import summary
+from kvdiag.analysis import show, show_text, summary
 from kvdiag.cli.progress import summarise
-from kvdiag.diagnostics.signatures import signature, signature_flags
 from tests import rows
 from tests.command import kvdiag
 
@@ -32,15 +30,15 @@ def test_the_example_is_the_clearest_failure(tmp_path):
     rows.write_made_up(tmp_path, found)
     example = summary.example(tmp_path)
     assert example["run_id"] == clear["run_id"]
-    text = "\n".join(summary.explain(example))
-    for part in (clear["run_id"], "Which number?", "'12'", "'It is 3125'", "+3.00 nats", "low_mapped_coverage"):
-        assert part in text
 
 
-def test_an_explanation_names_what_is_missing(made_up):
-    example = summary.example(made_up)
-    example |= {"ear": None, "ear__status": "not_measured", "ear__reason": "span_unmapped"}
-    assert "not_measured (span_unmapped)" in "\n".join(summary.explain(example))
+def test_the_summary_explains_it_as_show_does(made_up, capsys):
+    summarise(made_up, json.loads((made_up / "manifest.json").read_text()))
+    out = capsys.readouterr().out
+    shown = show.gather(made_up, summary.example(made_up)["run_id"])
+    explained = out[out.index("One failure, explained:") :].splitlines()[1:]
+    lines = show_text.brief(shown)
+    assert explained[: len(lines)] == [f"  {line}" for line in lines]
 
 
 def test_no_failure_is_said(tmp_path, capsys):
@@ -63,10 +61,3 @@ def test_the_summary_shows_denominators_and_what_to_type_next(made_up, capsys):
     (line,) = [line for line in out.splitlines() if line.strip().startswith("kvdiag query")]
     sql = line.split('"')[1]
     assert kvdiag("query", "--data", made_up, sql).code == 0
-
-
-def test_every_signature_has_a_reading():
-    shares, nlls = (None, 0.1, 0.6, 0.95), (None, 0.0, 0.5, 2.0)
-    types = ("measured_token", "structural_position", "none")
-    found = {signature(signature_flags(*case)) for case in product(types, shares, nlls, shares, shares)}
-    assert found == set(summary._READINGS)
