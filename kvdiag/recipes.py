@@ -3,12 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from kvdiag.diagnostics.signatures import FROZEN, Thresholds
 from kvdiag.errors import UsageError, near_matches
 from kvdiag.methods import catalogue
 from kvdiag.methods.settings import Setting, parse_setting
@@ -44,6 +45,11 @@ class Recipe:
     device: str = "auto"
     trust_remote_code: bool = False
     allow_degenerate: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # of signatures, where not the paper's
+
+    def signature_thresholds(self) -> Thresholds:
+        """Cut-offs of the signature rules."""
+        return replace(FROZEN, **self.thresholds)
 
     def parsed_settings(self) -> list[Setting]:
         """Settings as objects."""
@@ -110,22 +116,29 @@ def _check_cells(recipe: Recipe) -> None:
                 )
 
 
+def _check_thresholds(given: Any) -> None:
+    known = [f.name for f in fields(FROZEN)]
+    if not isinstance(given, dict):
+        raise UsageError("thresholds: must be a mapping of names to numbers")
+    for name, value in given.items():
+        if name not in known:
+            raise UsageError(f"thresholds: unknown name {name!r}; {near_matches(str(name), known)}")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise UsageError(f"thresholds: {name} is {value!r}; it must be a number")
+
+
 def _check_types(raw: Mapping[str, Any]) -> None:
-    for field, least in (("length", 1), ("limit", 1), ("seed", 0), ("max_new_tokens", 1)):
-        value = raw.get(field)
+    _check_thresholds(raw.get("thresholds", {}))
+    for name, least in (("length", 1), ("limit", 1), ("seed", 0), ("max_new_tokens", 1)):
+        value = raw.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise UsageError(f"--{field.replace('_', '-')} {value}: must be a whole number of at least {least}")
-    for field in ("name", "workload", "model", "prompt", "dtype", "device"):
-        if field in raw and not isinstance(raw[field], str):
-            raise UsageError(f"--{field} {raw[field]}: must be text; in a recipe, put it in quotes")
-    for field in ("trust_remote_code", "allow_degenerate"):
-        if not isinstance(raw.get(field, False), bool):
-            raise UsageError(f"--{field.replace('_', '-')} {raw[field]}: must be true or false")
-
-
-def with_name(recipe: Recipe, name: str) -> Recipe:
-    """The same recipe under another label."""
-    return replace(recipe, name=name)
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be a whole number of at least {least}")
+    for name in ("name", "workload", "model", "prompt", "dtype", "device"):
+        if name in raw and not isinstance(raw[name], str):
+            raise UsageError(f"--{name} {raw[name]}: must be text; in a recipe, put it in quotes")
+    for name in ("trust_remote_code", "allow_degenerate"):
+        if not isinstance(raw.get(name, False), bool):
+            raise UsageError(f"--{name.replace('_', '-')} {raw[name]}: must be true or false")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

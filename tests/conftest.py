@@ -32,3 +32,11 @@ def made_up(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ledgers") / "made-up"
     write_made_up(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def built_ledger(model_folder, tmp_path_factory):
+    """A real ledger of the tiny model, with C->W rows. Not to be written to."""
+    from tests.built import build_right
+
+    return build_right(model_folder, tmp_path_factory.mktemp("built_ledger"))

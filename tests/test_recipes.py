@@ -1,5 +1,6 @@
 """Recipes: a checked file, replaced by flags; each mistake names its place."""
 
+import dataclasses
 import re
 
 import pytest
@@ -130,6 +131,9 @@ def test_protocol_flags(write, flag, protocols):
         ("max_new_tokens", "0", "--max-new-tokens 0: must be a whole number of at least 1"),
         ("model", "5", "--model 5: must be text"),
         ("device", "0", "--device 0: must be text"),
+        ("thresholds", "{low_era: 0.4}", "thresholds: unknown name 'low_era'; did you mean low_ear?"),
+        ("thresholds", "{low_ear: little}", "thresholds: low_ear is 'little'; it must be a number"),
+        ("thresholds", "3", "thresholds: must be a mapping"),
         ("trust_remote_code", "maybe", "--trust-remote-code maybe: must be true or false"),
     ],
 )
@@ -183,7 +187,7 @@ def test_a_recipe_is_a_name_or_a_file(tmp_path):
 
 def test_the_name_decides_nothing(write):
     one = recipes.load(write())
-    other = recipes.with_name(one, "other")
+    other = dataclasses.replace(one, name="other")
     assert recipes.differences(one.as_dict(), other.as_dict()) == ["name: mine -> other"]
     changed = recipes.load(write(), limit=5)
     assert recipes.differences(one.as_dict(), changed.as_dict()) == ["limit: 4 -> 5"]

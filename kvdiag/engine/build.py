@@ -154,6 +154,7 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
         plan.out,
         {table: to_table(table, found) for table, found in rows.items()},
         plan=plan.as_dict(),
+        thresholds=plan.recipe.signature_thresholds(),
         build={"seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()}},
     )
     work.remove()

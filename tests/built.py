@@ -1,7 +1,6 @@
 """A real ledger of a tiny model, whose controls are declared right: it answers at random and none would be."""
 
 import pyarrow.parquet as pq
-import pytest
 
 from kvdiag import recipes
 from kvdiag.engine.build import build
@@ -12,10 +11,8 @@ from kvdiag.records.schema import to_table
 TABLES = ("sources", "controls", "runs", "retention", "methods")
 
 
-@pytest.fixture(scope="session")
-def built_ledger(model_folder, tmp_path_factory):
-    """3 sources in 8 cells, with C->W rows. Not to be written to."""
-    folder = tmp_path_factory.mktemp("validation")
+def build_right(model_folder, folder):
+    """3 sources in 8 cells, with C->W rows; returns the ledger."""
     recipe = recipes.load(
         workload="ruler_512",
         limit=3,
