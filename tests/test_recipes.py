@@ -131,7 +131,7 @@ def test_protocol_flags(write, flag, protocols):
         ("max_new_tokens", "0", "--max-new-tokens 0: must be a whole number of at least 1"),
         ("model", "5", "--model 5: must be text"),
         ("device", "0", "--device 0: must be text"),
-        ("thresholds", "{low_era: 0.4}", "thresholds: unknown name 'low_era'; did you mean low_ear?"),
+        ("thresholds", "{low_era: 0.4}", "thresholds: unknown name 'low_era'; did you mean low_ear"),
         ("thresholds", "{low_ear: little}", "thresholds: low_ear is 'little'; it must be a number"),
         ("thresholds", "3", "thresholds: must be a mapping"),
         ("trust_remote_code", "maybe", "--trust-remote-code maybe: must be true or false"),
