@@ -14,6 +14,7 @@ SELECT workload, method, setting, protocol,
        count(*) FILTER (WHERE transition IS NOT NULL) AS n_answered,
        count(*) FILTER (WHERE transition IN ('C->C', 'C->W')) AS n_eligible,
        count(*) FILTER (WHERE transition = 'C->W') AS n_c2w,
+       count(degenerate) AS n_degenerate,
        n_c2w / nullif(n_eligible, 0) AS c2w_rate,
        wilson_low(n_c2w, n_eligible) AS c2w_low,
        wilson_high(n_c2w, n_eligible) AS c2w_high
@@ -84,13 +85,14 @@ SELECT a.workload, a.protocol, a.model, a.tier, a.method AS method_a, b.method A
 FROM answered a JOIN answered b USING (workload, protocol, model, tier, source_id)
 WHERE a.method < b.method GROUP BY ALL ORDER BY ALL;
 
--- signature_shares: signatures of the failures of a workload, and what share could not be told
+-- signature_shares: signatures of the failures of a workload, degenerate cells apart, and what share could not be told
 CREATE VIEW signature_shares AS
 WITH named AS (
-  SELECT workload, coalesce(signature, signature__status || ': ' || signature__reason) AS signature FROM c2w),
-counted AS (SELECT workload, signature, count(*) AS n_c2w FROM named GROUP BY ALL)
-SELECT *, sum(n_c2w) OVER (PARTITION BY workload)::BIGINT AS n_total,
-       n_c2w / sum(n_c2w) OVER (PARTITION BY workload) AS share
+  SELECT workload, degenerate IS NOT NULL AS is_degenerate,
+         coalesce(signature, signature__status || ': ' || signature__reason) AS signature FROM c2w),
+counted AS (SELECT workload, is_degenerate, signature, count(*) AS n_c2w FROM named GROUP BY ALL)
+SELECT *, sum(n_c2w) OVER (PARTITION BY workload, is_degenerate)::BIGINT AS n_total,
+       n_c2w / sum(n_c2w) OVER (PARTITION BY workload, is_degenerate) AS share
 FROM counted ORDER BY ALL;
 
 -- coverage_profiles: mean diagnostics of the failures of each cell, each with the number of rows it rests on

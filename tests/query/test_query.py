@@ -49,7 +49,8 @@ def test_other_questions_are_answered(made_up, sql):
 @pytest.mark.parametrize("table", TABLES)
 def test_tables_are_as_on_disk(made_up, table):
     found = query(made_up, f"FROM {table}").to_pylist()
-    assert found == pq.read_table(made_up / "data" / table).to_pylist()
+    folder = made_up / "data" / table
+    assert found == (pq.read_table(folder).to_pylist() if folder.is_dir() else [])
 
 
 def test_a_table_shows_and_counts(made_up):
