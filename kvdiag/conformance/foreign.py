@@ -20,7 +20,7 @@ from kvdiag.engine.tap import AdapterFactory
 from kvdiag.errors import UsageError
 from kvdiag.methods.adapters.base import LayerChoice, LayerInput, PrefillInput
 from kvdiag.methods.adapters.build import make_adapter
-from kvdiag.methods.adapters.press import kept_of_masked
+from kvdiag.methods.adapters.press import kept_of_masked, rotary_on
 from kvdiag.methods.catalogue import Method
 from kvdiag.methods.settings import Setting
 
@@ -39,15 +39,8 @@ class ForeignPress:
 
     def layer(self, layer: LayerInput) -> Mapping[Setting, LayerChoice]:
         """What each press does to copies of the layer's tensors."""
-        module = layer.module
-        had_rotary = hasattr(module, "rotary_emb")
-        if not had_rotary:
-            module.rotary_emb = self._rotary
-        try:
+        with rotary_on(layer.module, self._rotary):
             return {s: self._choice(press, layer) for s, press in self._presses.items()}
-        finally:
-            if not had_rotary:
-                del module.rotary_emb
 
     @staticmethod
     def _choice(press: Any, layer: LayerInput) -> LayerChoice:

@@ -7,7 +7,8 @@ share a scorer, yet each setting is cut by the press' own selection, since tie-b
 positions stay.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import kvpress
@@ -49,6 +50,19 @@ class Tap(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@contextmanager
+def rotary_on(module: Any, rotary: Any) -> Iterator[None]:
+    """Lend an attention module the model's rotary embedding, which some presses look for there."""
+    if hasattr(module, "rotary_emb"):
+        yield
+        return
+    module.rotary_emb = rotary
+    try:
+        yield
+    finally:
+        del module.rotary_emb
+
+
 class PressAdapter:
     """Presses of one method, one for each setting.
 
@@ -81,16 +95,11 @@ class PressAdapter:
     def layer(self, layer: LayerInput) -> Mapping[Setting, LayerChoice]:
         """Choices of every setting. Raises DataError when the press writes to the shared tensors."""
         versions = layer.keys._version, layer.values._version
-        module = layer.module
-        had_rotary = hasattr(module, "rotary_emb")
-        if not had_rotary:
-            module.rotary_emb = self._rotary
         try:
-            return {setting: self._choose(press, layer) for setting, press in self._presses.items()}
+            with rotary_on(layer.module, self._rotary):
+                return {setting: self._choose(press, layer) for setting, press in self._presses.items()}
         finally:
-            if not had_rotary:
-                del module.rotary_emb
-            module.masked_key_indices = None
+            layer.module.masked_key_indices = None
             if (layer.keys._version, layer.values._version) != versions:
                 raise DataError(f"method {self.method_id} writes to the shared cache; it must work on copies")
 
