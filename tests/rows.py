@@ -122,6 +122,15 @@ def retention_row(run: dict[str, Any]) -> dict[str, Any]:
     return filled("retention", **shared, n_layers=2, n_kv_heads=1, kept_slots=[3, 4])
 
 
+def repair_row(run: dict[str, Any]) -> dict[str, Any]:
+    """A run tried again without a bias."""
+    names = ("run_id", "source_id", "control_id", "cell_id", "workload", "task", "model", "output", "correct")
+    shared = {name: run[name] for name in names}
+    return filled(
+        "repairs", **shared, repair_id=f"{run['run_id']}::target/none/0/0", arm="none", bias=0.0, layers="all"
+    )
+
+
 def made_up_rows(n_sources: int = 3, all_right: bool = False) -> dict[str, list[dict[str, Any]]]:
     """Rows by table: n_sources in CELLS.
 
@@ -144,6 +153,7 @@ def made_up_rows(n_sources: int = 3, all_right: bool = False) -> dict[str, list[
         "runs": runs,
         "retention": [retention_row(run) for run in runs if run["status"] == "available"],
         "methods": [catalogue.method_row(m) for m in methods],
+        "repairs": [repair_row(run) for run in runs[:1]],
     }
 
 
