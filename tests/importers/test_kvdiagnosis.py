@@ -16,7 +16,7 @@ from kvdiag.records.schema import TABLES, arrow_schema, metric_names
 from tests.command import kvdiag
 from tests.importers import mini
 
-ROWS = {"sources": 2600, "controls": 2600, "runs": 62400, "c2w": 12520, "retention": 0, "methods": 8}
+ROWS = {"sources": 2600, "controls": 2600, "runs": 62400, "c2w": 12520, "retention": 0, "methods": 8, "repairs": 0}
 
 
 def ask(ledger, sql):
