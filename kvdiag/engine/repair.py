@@ -5,7 +5,7 @@ Against it stand a sham (the same bias on as many retained positions that are no
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ def _arms(view: CellView, prompt: Prompt, trial: Trial, run_id: str) -> list[_Ro
             generator = np.random.default_rng([trial.seed, draw, *run_id.encode()])
             picked = torch.from_numpy(generator.choice(len(pool), count, replace=False)).to(kept.device)
             arms.append(_Row("sham", bias, draw, view.boosted(Boost(pool[picked], bias, layers))))
-    return [replace(arm) for arm in arms]
+    return arms
 
 
 def _ear(result: MatrixResult, outcome: RowResult) -> Value:

@@ -12,7 +12,10 @@ logits within 1e-4 in float32, tokens); it leaves no trace on model and inputs; 
 order and after other sources; its realised budget is its nominal one; its settings differ; it is no other method
 under a new name; a one-token answer sees the compressed cache; a budget inside its window is labelled; it works on
 MHA, GQA and MQA, from its least positions on, and in bfloat16 and float16. The digest of the report stands in the
-ledger's `methods` table. *Available* methods run without that proof; *catalogued* ones do not run, and say why.
+ledger's `methods` table. One exception: a quantizer under `query_agnostic` may round a number otherwise, as the
+two prefills differ in length; such cells (logits 1e-4 to 0.05 apart) are counted and their tokens not compared,
+while its query-aware cells must agree in full. *Available* methods run without that proof; *catalogued* ones do
+not run, and say why.
 
 Query visibility is how much of a question inside the compressed part a score sees: `none`, `window` (the last
 queries), `last_query`, `all_queries`, `decode_time` (each step chooses anew).
