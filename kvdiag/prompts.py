@@ -5,6 +5,7 @@ see anyway. A token that crosses a border goes to the later part: methods that m
 do not see a piece of it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,10 @@ class Prompt:
         """Tokens of the cue; at least one."""
         return len(self.ids) - self.n_prefix
 
+    def positions_needed(self, max_new_tokens: int) -> int:
+        """Positions that the prompt and its longest answer take: decoded tokens, or the gold answer's."""
+        return len(self.ids) + max(max_new_tokens, len(self.gold_ids))
+
 
 @dataclass(frozen=True)
 class PromptBuilder:
@@ -79,15 +84,12 @@ class PromptBuilder:
 
     def build(self, source: Source) -> Prompt:
         """Tokenize a source. A span that cannot be mapped is recorded as such, never shifted."""
-        context, question = self.head + source.context, source.question
-        # A trailing space would not be the token that starts the answer: the gold carries it instead.
-        prefix = source.answer_prefix.rstrip(" ")
-        if self.tail.endswith(("\n", " ")):
-            prefix = prefix.lstrip(" ")
-        text = context + question + self.tail + prefix
+        head, tail = self._around(source)
+        text = self._text(source)
         ids, offsets = self._encode(text)
-        n_context = _first_after(offsets, len(context))
-        n_prefix = _first_after(offsets, len(context) + len(question))
+        border = len(head) + len(source.context)
+        n_context = _first_after(offsets, border)
+        n_prefix = _first_after(offsets, border + len(source.question))
         if n_prefix == len(ids):
             # The first answer token must see the compressed cache: one prompt token goes through the view.
             n_prefix -= 1
@@ -96,11 +98,11 @@ class PromptBuilder:
             raise DataError(f"{source.source_id}: the context has no token")
         seen = offsets[:n_context]
         if source.evidence_status == "available":
-            evidence, status, reason = self._map_spans(source.evidence, seen, "no_evidence")
+            evidence, status, reason = _map_spans(source.evidence, seen, len(head), "no_evidence")
         else:
             evidence, status, reason = (), source.evidence_status, source.evidence_reason
-        distractors, distractor_status, distractor_reason = self._map_spans(
-            source.distractors, seen, "no_distractors"
+        distractors, distractor_status, distractor_reason = _map_spans(
+            source.distractors, seen, len(head), "no_distractors"
         )
         return Prompt(
             text=text,
@@ -114,13 +116,25 @@ class PromptBuilder:
             distractors=distractors,
             distractor_status=distractor_status,
             distractor_reason=distractor_reason,
-            n_head=_first_after(offsets, len(self.head)),
-            tail=self.tail,
+            n_head=_first_after(offsets, len(head)),
+            tail=tail,
         )
 
     def count(self, source: Source) -> int:
         """Tokens of the whole prompt."""
-        return len(self.build(source).ids)
+        return len(self._encode(self._text(source))[0])
+
+    def _around(self, source: Source) -> tuple[str, str]:
+        """What the chat template puts before and after a source's text."""
+        return (self.head, self.tail) if source.chat else ("", "")
+
+    def _text(self, source: Source) -> str:
+        head, tail = self._around(source)
+        # A trailing space would not be the token that starts the answer: the gold carries it instead.
+        prefix = source.answer_prefix.rstrip(" ")
+        if tail.endswith(("\n", " ")):
+            prefix = prefix.lstrip(" ")
+        return head + source.context + source.question + tail + prefix
 
     def _encode(self, text: str) -> tuple[list[int], list[Span]]:
         """Tokens and character offsets, with exactly one BOS where the tokenizer uses one."""
@@ -146,32 +160,34 @@ class PromptBuilder:
         # The tokenizer merges across the border: the answer's own tokens are the best there is.
         return list(self.tokenizer(spaced, add_special_tokens=False)["input_ids"])
 
-    def _map_spans(
-        self, spans: Sequence[Span], offsets: Sequence[Span], none: str
-    ) -> tuple[tuple[Span, ...], str, str | None]:
-        """Token spans of character spans of the context, with status and reason; all of them or none."""
-        if not spans:
-            return (), "not_applicable", none
-        shift, mapped = len(self.head), []
-        for start, end in spans:
-            span = _token_span(offsets, start + shift, end + shift)
-            if span is None:
-                return (), "not_measured", "span_unmapped"
-            mapped.append(span)
-        return tuple(mapped), "available", None
+
+def _map_spans(
+    spans: Sequence[Span], offsets: Sequence[Span], shift: int, none: str
+) -> tuple[tuple[Span, ...], str, str | None]:
+    """Token spans of character spans of the context, with status and reason; all of them or none.
+
+    shift: characters that stand before the context.
+    """
+    if not spans:
+        return (), "not_applicable", none
+    starts, ends = [a for a, _ in offsets], [b for _, b in offsets]
+    mapped = []
+    for start, end in spans:
+        span = _token_span(starts, ends, start + shift, end + shift)
+        if span is None:
+            return (), "unmapped", "token_border"
+        mapped.append(span)
+    return tuple(mapped), "available", None
 
 
 def _first_after(offsets: Sequence[Span], border: int) -> int:
     """Index of the first token that holds a character at or after `border`; special tokens hold none."""
-    for i, (_, end) in enumerate(offsets):
-        if end > border:
-            return i
-    return len(offsets)
+    return bisect_right(offsets, border, key=lambda span: span[1])
 
 
-def _token_span(offsets: Sequence[Span], start: int, end: int) -> Span | None:
-    """Tokens that hold characters of [start, end), or None unless they cover all of it."""
-    inside = [i for i, (a, b) in enumerate(offsets) if a < end and b > start]
-    if not inside or offsets[inside[-1]][1] < end or offsets[inside[0]][0] > start:
+def _token_span(starts: Sequence[int], ends: Sequence[int], start: int, end: int) -> Span | None:
+    """Tokens that hold characters of [start, end), or None unless they cover all of it. Offsets only grow."""
+    first, after = bisect_right(ends, start), bisect_left(starts, end)
+    if first >= after or ends[after - 1] < end or starts[first] > start:
         return None
-    return inside[0], inside[-1] + 1
+    return first, after

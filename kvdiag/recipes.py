@@ -41,8 +41,11 @@ class Recipe:
     settings: tuple[str, ...]
     protocols: tuple[str, ...]
     max_new_tokens: int | None = None
+    files: tuple[str, ...] = ()  # the user's own data, PATH or TASK=PATH
+    haystack: str = "noise"  # of RULER's tasks that have prose: noise, prose, or a text file
     dtype: str = "auto"
     device: str = "auto"
+    attention: str = "sdpa"  # of the prefill, as transformers names it
     trust_remote_code: bool = False
     allow_degenerate: bool = False
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of signatures, where not the paper's
@@ -65,6 +68,10 @@ class Recipe:
             for protocol in self.protocols
         ]
 
+    def planned_records(self) -> int:
+        """Runs and controls, a control counted once for each protocol as the audit's paper does."""
+        return self.limit * (len(self.cells()) + len(self.protocols))
+
     def as_dict(self) -> dict[str, Any]:
         """What the manifest keeps. `name` is a label and decides nothing."""
         return json.loads(json.dumps(asdict(self)))
@@ -78,23 +85,62 @@ def digest(data: Mapping[str, Any]) -> str:
 def load(recipe: str | None = None, **flags: Any) -> Recipe:
     """The recipe a user asked for: a file or a name of `builders/`, with flags (None = not given) in place.
 
-    Raises UsageError naming the flag or the file's field.
+    Raises UsageError naming the flag or the file's field, also when the recipe names several models (load_all).
     """
-    path = _find(recipe or "default")
+    found = load_all(recipe, **flags)
+    if len(found) > 1:
+        raise UsageError(f"the recipe names {len(found)} models; choose one with --model")
+    return found[0]
+
+
+def load_all(recipe: str | None = None, **flags: Any) -> list[Recipe]:
+    """The same, one for each model that the recipe names: each makes a ledger of its own.
+
+    Raises UsageError also when the recipe states how many records it plans and plans another number.
+    """
+    path = _find(recipe or _recipe_of(flags.get("workload"), flags.get("length")))
+    given = {k: v for k, v in flags.items() if v is not None}
     raw = _read(path)
-    raw.update({k: v for k, v in flags.items() if v is not None})
+    stated = raw.pop("planned_records", None)
+    if "workload" in given:
+        raw.pop("length", None)  # it was the other workload's
+    raw.update(given)
+    models = raw.get("model")
+    models = models if isinstance(models, list) and models else [models]
+    found = [_checked(raw | {"model": model}) for model in models]
+    if stated is not None and not given.keys() & _COUNTED:
+        planned = sum(r.planned_records() for r in found)
+        if planned != stated:
+            raise UsageError(f"{path}: planned_records says {stated}, the recipe plans {planned}")
+    return found
+
+
+# Fields that change how many records a recipe plans.
+_COUNTED = {"workload", "length", "tasks", "limit", "model", "methods", "settings", "protocols"}
+
+
+def _checked(raw: dict[str, Any]) -> Recipe:
     if not raw.get("workload"):
         raise UsageError("which workload? give --workload NAME (kvdiag workloads lists them) or --recipe NAME")
     _check_types(raw)
     workload = registry.get(raw["workload"], raw.pop("length", None))
     raw["workload"] = workload.id
     raw["tasks"] = workload.select_tasks(_names(raw.get("tasks"), "tasks"))
+    raw["files"] = tuple(_names(raw.get("files") or None, "file"))
     raw["methods"] = tuple(m.id for m in catalogue.select(_names(raw.get("methods"), "methods")))
     raw["settings"] = tuple(dict.fromkeys(str(parse_setting(s)) for s in _names(raw.get("settings"), "settings")))
     raw["protocols"] = _protocols(_names(raw.get("protocols"), "protocol"))
     chosen = Recipe(**raw)
     _check_cells(chosen)
     return chosen
+
+
+def _recipe_of(workload: Any, length: Any) -> str:
+    """The recipe that is named after a workload (the paper's run of it), else the default one."""
+    if not isinstance(workload, str) or not workload or not (length is None or isinstance(length, int)):
+        return "default"  # what is wrong with it is said later
+    name = registry.get(workload, length).id
+    return name if name in available() else "default"
 
 
 def _check_cells(recipe: Recipe) -> None:
@@ -133,7 +179,7 @@ def _check_types(raw: Mapping[str, Any]) -> None:
         value = raw.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UsageError(f"--{name.replace('_', '-')} {value}: must be a whole number of at least {least}")
-    for name in ("name", "workload", "model", "prompt", "dtype", "device"):
+    for name in ("name", "workload", "model", "prompt", "dtype", "device", "attention", "haystack"):
         if name in raw and not isinstance(raw[name], str):
             raise UsageError(f"--{name} {raw[name]}: must be text; in a recipe, put it in quotes")
     for name in ("trust_remote_code", "allow_degenerate"):
@@ -173,7 +219,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}{where}: not valid YAML") from error
     if not isinstance(raw, dict):
         raise UsageError(f"{path}: a recipe is a mapping of fields")
-    known = [f.name for f in fields(Recipe)] + ["length"]
+    known = [f.name for f in fields(Recipe)] + ["length", "planned_records"]
     for key in raw:
         if key not in known:
             raise UsageError(f"{path}: unknown field {key!r}; {near_matches(str(key), known)}")

@@ -15,6 +15,7 @@ def build_right(model_folder, folder):
     """3 sources in 8 cells, with C->W rows; returns the ledger."""
     recipe = recipes.load(
         workload="ruler_512",
+        tasks="niah_single_1,niah_multikey_1,vt",
         limit=3,
         model=str(model_folder),
         methods="snapkv,knorm",

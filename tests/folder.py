@@ -1,6 +1,5 @@
 """A tiny model with a tokenizer of its own, saved as `kvdiag build --model FOLDER` reads it."""
 
-import random
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,16 @@ CHAT = (
 CHAT_WITH_BOS = "{{ bos_token }}" + CHAT
 
 
+def _words(source: Any) -> int:
+    return len((source.context + source.question + source.answer_prefix).split())
+
+
 @cache
 def _trained() -> str:
     """A byte-level BPE that knows RULER's words, so that a short length holds a whole task."""
-    drafts = [(task, index) for task in ruler.TASKS for index in range(3)]
-    texts = []
-    for task, index in drafts:
-        draft = ruler.TASKS[task](random.Random(index))
-        text, _, _ = ruler._render(draft, 3)
-        texts.append(text + draft.question + draft.answer_prefix)
+    counts = dict.fromkeys(("niah_single_1", "niah_multikey_1", "vt"), 3)
+    sources = ruler.generate("ruler_300", 300, counts, 0, _words, ingredients=ruler.Ingredients("noise"))
+    texts = [s.context + s.question + s.answer_prefix for s in sources]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

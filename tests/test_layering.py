@@ -134,7 +134,7 @@ def test_light_modules_never_reach_a_heavy_one(module):
 
 
 def test_the_check_sees_what_it_looks_for():
-    assert "torch" in imported("kvdiag.engine.build", everywhere=False)
+    assert "torch" in imported("kvdiag.engine.models", everywhere=False)
     assert "kvdiag.cli.progress" in imported("kvdiag.cli.build", everywhere=True)
     assert "kvdiag.cli.progress" not in imported("kvdiag.cli.build", everywhere=False)
     assert "kvdiag.ledger.card" in imported("kvdiag.ledger.finish", everywhere=False)

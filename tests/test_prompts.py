@@ -160,15 +160,15 @@ def test_spans_cover_the_evidence_and_no_other_line(template):
     ("known", "expected"),
     [
         # The last letters of the span are in a token that the question has.
-        ({"context": "It is in the num", "question": "ber?", "evidence": ((9, 16),)}, "span_unmapped"),
-        ({"context": "The sky.", "evidence": ((4, 90),)}, "span_unmapped"),
-        ({"context": "The sky.", "evidence": ((3, 3),)}, "span_unmapped"),
+        ({"context": "It is in the num", "question": "ber?", "evidence": ((9, 16),)}, "token_border"),
+        ({"context": "The sky.", "evidence": ((4, 90),)}, "token_border"),
+        ({"context": "The sky.", "evidence": ((3, 3),)}, "token_border"),
     ],
 )
 def test_a_span_that_cannot_be_mapped_is_not_measured(plain, known, expected):
     prompt = plain.build(source(**known))
     assert prompt.evidence == ()
-    assert (prompt.evidence_status, prompt.evidence_reason) == ("not_measured", expected)
+    assert (prompt.evidence_status, prompt.evidence_reason) == ("unmapped", expected)
 
 
 def test_evidence_that_is_missing_says_why(plain):

@@ -4,10 +4,12 @@ import dataclasses
 import re
 
 import pytest
+import yaml
 
 from kvdiag import recipes
 from kvdiag.errors import UsageError
 from kvdiag.methods import catalogue
+from kvdiag.resources import folder
 
 GOOD = """\
 name: mine
@@ -55,9 +57,58 @@ def test_a_good_recipe(write):
 
 @pytest.mark.parametrize("name", recipes.available())
 def test_shipped_recipes_load(name):
-    recipe = recipes.load(name, workload="ruler_1k")
-    assert recipe.name == name
-    assert recipe.cells()
+    needs_workload = "workload" not in yaml.safe_load((folder("builders") / f"{name}.yaml").read_text())
+    for recipe in recipes.load_all(name, workload="ruler_1k" if needs_workload else None):
+        assert recipe.name == name
+        assert recipe.cells()
+        assert recipe.planned_records() > recipe.limit
+
+
+@pytest.mark.parametrize(
+    ("workload", "length", "name", "limit"),
+    [
+        ("qasper", None, "qasper", 200),
+        ("hotpotqa", None, "hotpotqa", 200),
+        ("longbench", None, "longbench", 800),
+        ("ruler_8k", None, "ruler_8k", 1100),
+        ("ruler", 16384, "ruler_16k", 1100),
+        ("ruler_4k", None, "default", 30),
+    ],
+)
+def test_a_workload_has_the_recipe_of_its_name(workload, length, name, limit):
+    recipe = recipes.load(workload=workload, length=length)
+    assert (recipe.name, recipe.limit) == (name, limit)
+    if name != "default":  # the paper's run: 8 methods x 3 strengths, under one protocol
+        assert recipe.model == "Qwen/Qwen3-8B@b968826d9c46dd6066d109eabc6255188de91218"
+        assert len(recipe.cells()) == 24
+        assert (recipe.haystack == "prose") is name.startswith("ruler")
+        assert len(recipe.tasks) == (11 if name.startswith("ruler") else len(recipe.tasks))
+    other = recipes.load(recipe="default", workload=workload, length=length)
+    assert other.name == "default"
+
+
+def test_the_audit_plans_what_its_paper_counts():
+    audit = recipes.load_all("audit_ruler")
+    assert len({r.model for r in audit}) == 3
+    assert {(r.workload, len(r.tasks), r.limit, len(r.cells())) for r in audit} == {("ruler_8k", 13, 650, 72)}
+    assert sum(r.planned_records() for r in audit) == 144_300
+    four = recipes.load_all(
+        "audit_longbench", methods="keydiff,random,knorm,streaming_llm", protocols="agnostic"
+    )
+    assert sum(r.planned_records() for r in four) == 40_800
+    (small,) = recipes.load_all("audit_ruler", model="smollm2", length=1024, limit=52)
+    assert (small.workload, small.planned_records()) == ("ruler_1k", 52 * 74)
+
+
+def test_a_recipe_of_several_models_and_a_stated_count(write):
+    path = write(model="[a/b, c/d]", planned_records="24")
+    assert [r.model for r in recipes.load_all(path)] == ["a/b", "c/d"]
+    assert "names 2 models; choose one with --model" in error(path)
+    assert recipes.load(path, model="e/f").model == "e/f"
+    wrong = write(model="[a/b, c/d]", planned_records="25")
+    with pytest.raises(UsageError, match="planned_records says 25, the recipe plans 24"):
+        recipes.load_all(wrong)
+    assert "--model 5: must be text" in error(write(model="[5]"))
 
 
 def test_flags_replace_fields(write):

@@ -29,9 +29,9 @@ def example(ledger: Path) -> dict[str, Any] | None:
 
 
 def controls(ledger: Path) -> dict[str, Any]:
-    """How many controls there are, answered and right."""
+    """How many controls there are, answered, judged (summaries have no right answer) and right."""
     sql = (
         "SELECT count(*) AS n, count(*) FILTER (WHERE status = 'available') AS n_answered, "
-        "count(*) FILTER (WHERE correct) AS n_correct FROM controls"
+        "count(correct) AS n_judged, count(*) FILTER (WHERE correct) AS n_correct FROM controls"
     )
     return rows(connect(ledger), sql)[0]

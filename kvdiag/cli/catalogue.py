@@ -1,15 +1,16 @@
-"""`kvdiag methods` and `kvdiag workloads`."""
+"""`kvdiag methods`."""
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
+from kvdiag.cli import text
 from kvdiag.methods.catalogue import methods as catalogue
 from kvdiag.methods.catalogue import runnable
 from kvdiag.methods.page import page
-from kvdiag.workloads.registry import FAMILIES
 
 
 @click.group(invoke_without_command=True)
@@ -37,7 +38,7 @@ def methods(context: click.Context, as_json: bool, markdown: bool) -> None:
         "query_visibility": "sees",
         "summary": "keeps",
     }
-    _print(entries, columns, as_json)
+    text.catalogue(entries, columns, as_json)
 
 
 @methods.command()
@@ -76,32 +77,19 @@ def _outcome(outcome: Any) -> str:
     return f"  {'ok  ' if outcome.passed else 'FAIL'} {outcome.check:<18} {outcome.detail}"
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def workloads(as_json: bool) -> None:
-    """List workloads: ids, tasks, licence."""
-    _print(
-        [asdict(f) for f in FAMILIES.values()],
-        {"name": "workload", "ids": "ids", "tasks": "tasks", "summary": "what", "licence": "licence"},
-        as_json,
-    )
+@methods.command()
+@click.argument("name", metavar="NAME")
+@click.option("--out", metavar="DIR", default=".", show_default=True, help="Folder to write to.")
+def new(name: str, out: str) -> None:
+    """Write a method to start from, and a test of it: NAME is the name of the class, as MyPress.
 
+    \b
+    Example:
+      kvdiag methods new MyPress
+    """
+    from kvdiag.methods.template import write
 
-def _print(entries: list[dict[str, Any]], columns: dict[str, str], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(entries, ensure_ascii=False))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200  # a file has no edge to fold at
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in columns.values():
-        table.add_column(title, overflow="fold", no_wrap=title in ("method", "family", "sees", "workload"))
-    for entry in entries:
-        cells = (entry[key] for key in columns)
-        table.add_row(*(", ".join(c) if isinstance(c, list | tuple) else str(c) for c in cells))
-    console.print(table)
+    method, test = write(name, Path(out))
+    click.echo(f"wrote {method} and {test}. Next:")
+    click.echo(f"  kvdiag methods verify {method}:{name}")
+    click.echo(f"  kvdiag evaluate --method {method}:{name}")

@@ -42,16 +42,38 @@ def bootstrap_options(resamples: int) -> Callable[[Command], Command]:
 
 
 def source_options(command: Command) -> Command:
-    """What chooses sources."""
+    """What chooses a workload and its sources."""
+    named = click.option(
+        "--workload", metavar="NAME", help="Workload, as ruler_4k or qasper (kvdiag workloads lists them)."
+    )
+    return named(source_choice(command))
+
+
+def source_choice(command: Command) -> Command:
+    """What chooses sources of a workload."""
     for option in reversed(
         [
-            click.option(
-                "--workload", metavar="NAME", help="Workload, as ruler_4k (kvdiag workloads lists them)."
-            ),
             click.option("--length", type=int, metavar="TOKENS", help="Length of a workload that has one."),
-            click.option("--tasks", metavar="A,B", help="Tasks of the workload. Default: all."),
+            click.option(
+                "--tasks",
+                metavar="A,B|all",
+                help="Tasks of the workload. Default: those that need no file of yours.",
+            ),
+            click.option(
+                "--file",
+                "files",
+                multiple=True,
+                callback=lambda context, parameter, value: list(value) or None,
+                metavar="[TASK=]PATH",
+                help="Your own copy of the data (JSON, JSONL, Parquet, zip); may be given more than once.",
+            ),
+            click.option(
+                "--haystack",
+                metavar="noise|prose|FILE",
+                help="Text around RULER's needles where it is prose. Default: the recipe's.",
+            ),
             click.option("--limit", type=int, metavar="N", help="Sources in all, shared among the tasks."),
-            click.option("--seed", type=int, help="Seed of generated sources."),
+            click.option("--seed", type=int, help="Seed of generated or drawn sources."),
         ]
     ):
         command = option(command)
@@ -87,12 +109,59 @@ def model_options(command: Command) -> Command:
             ),
             click.option("--dtype", metavar="auto|float32|bfloat16|float16", help="Default: auto."),
             click.option("--device", metavar="auto|cpu|cuda", help="Default: auto."),
+            click.option(
+                "--attention",
+                metavar="sdpa|eager|…",
+                help="Attention backend of the prefill. Default: sdpa. Another one is another model to every key.",
+            ),
             click.option("--prompt", metavar="chat|plain", help="The model's chat template, or plain text."),
             click.option(
                 "--trust-remote-code",
                 is_flag=True,
                 default=None,
                 help="Run code that the model's repo carries.",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+# Names of what chooses and shapes the pool of workers.
+POOL = ("engine", "address", "workers", "gpus_per_worker", "threads")
+
+
+def run_options(command: Command) -> Command:
+    """How a build runs, which decides nothing about its rows."""
+    for option in reversed(
+        [
+            click.option(
+                "--log-json", metavar="FILE|-", help="Add one JSON object for each event to a file (- is stdout)."
+            ),
+            click.option(
+                "--work",
+                metavar="DIR|URL",
+                help="Where finished sources wait until the ledger is whole. Default: .work in it.",
+            ),
+            click.option(
+                "--engine",
+                type=click.Choice(["local", "ray"]),
+                default="local",
+                show_default=True,
+                help="This process, or a pool of workers (pip install 'kvdiag[scale]').",
+            ),
+            click.option(
+                "--address", metavar="auto|HOST:PORT", help="A running Ray cluster. Default: one of its own."
+            ),
+            click.option("--workers", type=click.IntRange(1), metavar="N", help="Model replicas. Default: 1."),
+            click.option(
+                "--gpus-per-worker", type=click.FloatRange(0), metavar="G", help="GPUs of a replica. Default: 0."
+            ),
+            click.option(
+                "--threads",
+                type=click.IntRange(1),
+                metavar="N",
+                help="CPU threads of a replica. Default: as this process has.",
             ),
         ]
     ):

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from kvdiag.engine.replay import Replay
 from kvdiag.engine.views import CellView
+from kvdiag.workloads.base import Source
 
 
 @dataclass
@@ -16,24 +18,40 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
 
-    def push(self, token: int, finite: bool, stop_ids: frozenset[int], max_new_tokens: int) -> None:
+    def push(self, token: int, finite: bool, stop: "Stop") -> None:
         """Add the next token and see whether the answer ends with it."""
         if not finite:
             self.finish = "nonfinite"
             return
         self.tokens.append(token)
-        if token in stop_ids:
+        if token in stop.ids:
             self.finish = "eos"
-        elif len(self.tokens) >= max_new_tokens:
+        elif len(self.tokens) >= stop.max_new_tokens:
             self.finish = "length"
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When to stop: on any of these tokens, or after so many."""
+    """When to stop: on any of these tokens, or after so many. never_first: tokens that cannot start an answer."""
 
     ids: frozenset[int]
     max_new_tokens: int
+    never_first: frozenset[int] = frozenset()
+
+    def first(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits [..., vocabulary] of an answer's first token, without those that cannot start it."""
+        if not self.never_first:
+            return logits
+        banned = torch.tensor(sorted(self.never_first), device=logits.device)
+        return logits.index_fill(-1, banned, float("-inf"))
+
+
+def stop_rule(source: Source, stop_ids: frozenset[int], tokenizer: Any) -> Stop:
+    """When the answer to a source ends. A newline that ends it cannot be its first token (LongBench's samsum)."""
+    if not source.stop_at_newline:
+        return Stop(stop_ids, source.max_new_tokens)
+    ids = stop_ids | {tokenizer("\n", add_special_tokens=False)["input_ids"][-1]}
+    return Stop(ids, source.max_new_tokens, never_first=ids)
 
 
 def verify(draft: Sequence[int], predicted: Sequence[int], finite: bool, stop: Stop) -> Answer:
@@ -44,7 +62,7 @@ def verify(draft: Sequence[int], predicted: Sequence[int], finite: bool, stop: S
     """
     answer = Answer()
     for wanted, own in zip(draft, predicted, strict=True):
-        answer.push(own, finite, stop.ids, stop.max_new_tokens)
+        answer.push(own, finite, stop)
         if answer.finish or own != wanted:
             break
     return answer
@@ -80,7 +98,7 @@ def decode(
         _absorb_full_residuals(replay, visible, [True] * len(waiting))
         finite = torch.isfinite(logits).all(-1).tolist()
         for answer, token, ok in zip(waiting, logits.argmax(-1).tolist(), finite, strict=True):
-            answer.push(token, ok, stop.ids, stop.max_new_tokens)
+            answer.push(token, ok, stop)
         left = [i for i, a in enumerate(waiting) if a.finish is None]
         if len(left) < len(waiting):
             waiting = [waiting[i] for i in left]

@@ -93,6 +93,7 @@ def run_matrix(
     tokenizer: Any = None,
     make: AdapterFactory = make_adapter,
     variants: Callable[[CellView], Sequence[CellView]] = lambda view: (),
+    never_first: frozenset[int] = frozenset(),
 ) -> MatrixResult:
     """Run a prompt with the full cache and in every cell, from one prefill.
 
@@ -104,7 +105,7 @@ def run_matrix(
     """
     device = next(model.parameters()).device
     watch = Stopwatch(device)
-    stop = Stop(stop_ids, max_new_tokens)
+    stop = Stop(stop_ids, max_new_tokens, never_first)
     ids = torch.tensor([prompt.ids[: prompt.n_prefix]], device=device)
     with watch.stage("prefill"):
         with PrefillTap(model, cells, prompt.n_context, prompt.n_prefix, make) as tap:
@@ -156,7 +157,7 @@ def decode_control(model: Any, prefix: SharedPrefix, prompt: Prompt, stop: Stop)
         )
         logits = model.lm_head(hidden[0, -1])
         answer = Answer()
-        answer.push(int(logits.argmax()), bool(torch.isfinite(logits).all()), stop.ids, stop.max_new_tokens)
+        answer.push(int(stop.first(logits).argmax()), bool(torch.isfinite(logits).all()), stop)
         decode(replay, [answer], torch.ones(1, n, dtype=torch.bool), len(prompt.ids), stop)
     return answer
 
@@ -258,7 +259,8 @@ class _Session:
         finite = bool(torch.isfinite(logits).all())
         fed = self.tree.root + 1 - (self.n_question if view and view.cell.protocol == "query_aware" else 0)
         trusted = trusted_draft(view, fed, len(draft))
-        checked = self.control.tokens[:trusted], draft[:trusted].argmax(-1).tolist()
+        chosen = [int(self.stop.first(draft[0]).argmax()), *draft[1:trusted].argmax(-1).tolist()]
+        checked = self.control.tokens[:trusted], chosen
         return RowResult(
             answer=verify(*checked, finite, self.stop),
             nll=gold.nll,

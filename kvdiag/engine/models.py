@@ -25,6 +25,7 @@ SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 
 # Architectures whose attention layers the replay was proven on (tests/engine/test_equivalence.py).
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+DEFAULT_ATTENTION = "sdpa"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -38,6 +39,7 @@ class LoadedModel:
     stop_ids: frozenset[int]
     dtype: str
     device: str
+    attention: str
     digest: str
     tokenizer_digest: str
 
@@ -78,9 +80,16 @@ def resolve_dtype(dtype: str, device: str) -> str:
 
 
 def load_model(
-    spec: str, dtype: str = "auto", device: str = "auto", trust_remote_code: bool = False
+    spec: str,
+    dtype: str = "auto",
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    attention: str = DEFAULT_ATTENTION,
 ) -> LoadedModel:
-    """Load a model and its tokenizer.
+    """Load a model and its tokenizer. attention: the backend of its own forwards, as transformers names it.
+
+    A backend other than the default becomes part of the name, and so of every key: runs under two backends never
+    pair up.
 
     Raises UsageError when `spec` is no model, or one that the engine cannot replay (sliding windows, an
     architecture it was not proven on).
@@ -97,13 +106,15 @@ def load_model(
             _check_architecture(spec, config)
             tokenizer = AutoTokenizer.from_pretrained(path, **options)
             model = AutoModelForCausalLM.from_pretrained(
-                path, config=config, dtype=DTYPES[dtype], attn_implementation="sdpa", **options
+                path, config=config, dtype=DTYPES[dtype], attn_implementation=attention, **options
             )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise UsageError(f"--model {spec}: cannot be loaded as a model ({_first_line(error)})") from error
     commit = getattr(config, "_commit_hash", None)
     if commit:
         name = f"{name.split('@')[0]}@{commit}"
+    if attention != DEFAULT_ATTENTION:
+        name += f"[{attention}]"
     model = model.to(device).eval()
     return LoadedModel(
         name=name,
@@ -112,9 +123,35 @@ def load_model(
         stop_ids=stop_ids(model),
         dtype=dtype,
         device=device,
+        attention=attention,
         digest=commit or _folder_digest(Path(path)),
         tokenizer_digest=_tokenizer_digest(tokenizer),
     )
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """A model's tokenizer and its positions, without the weights."""
+
+    name: str
+    tokenizer: Any
+    max_positions: int
+
+
+def load_tokenizer(spec: str, trust_remote_code: bool = False) -> LoadedTokenizer:
+    """The tokenizer of a model. Raises UsageError when `spec` is no model."""
+    name, path, revision = _resolve(spec)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if revision:
+        options["revision"] = revision
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(path, **options)
+            tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise UsageError(f"--model {spec}: has no tokenizer that loads ({_first_line(error)})") from error
+    text = getattr(config, "text_config", None) or config  # multimodal models nest it
+    return LoadedTokenizer(name, tokenizer, int(text.max_position_embeddings))
 
 
 def stop_ids(model: Any) -> frozenset[int]:

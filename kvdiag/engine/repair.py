@@ -4,7 +4,7 @@ Against it stand a sham (the same bias on as many retained positions that are no
 (which the bias may spoil). After KVDiagnosis, "targeted repair".
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from kvdiag.diagnostics.retention import evidence_positions
+from kvdiag.engine.decode import stop_rule
 from kvdiag.engine.matrix import MatrixResult, NonFiniteError, RowResult, run_matrix
 from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.views import Boost, Cell, CellView
@@ -26,7 +27,8 @@ from kvdiag.query.connection import connect, rows
 from kvdiag.records.missing import Value, measured, missing
 from kvdiag.records.schema import to_table
 from kvdiag.workloads.base import Source
-from kvdiag.workloads.registry import judge
+from kvdiag.workloads.scoring import judge
+from kvdiag.workloads.stored import from_row
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,11 @@ def repair(
     chosen = select(ledger, trial)
     recipe = manifest["recipe"]
     model = load_model(
-        recipe["model"], manifest["environment"]["dtype"], recipe["device"], recipe["trust_remote_code"]
+        recipe["model"],
+        manifest["environment"]["dtype"],
+        recipe["device"],
+        recipe["trust_remote_code"],
+        recipe["attention"],
     )
     if model.digest != manifest["environment"]["model_digest"]:
         raise DataError(f"--data {ledger}: was built with other weights of {recipe['model']}")
@@ -118,26 +124,14 @@ def select(ledger: Path, trial: Trial) -> list[tuple[dict[str, Any], str]]:
     return found
 
 
-def _source(row: Mapping[str, Any]) -> Source:
-    if row["text_status"] != "available":
-        raise DataError(f"{row['source_id']}: its texts are not in the ledger, so it cannot run again")
-    spans = tuple(zip(row["evidence_starts"], row["evidence_ends"], strict=True))
-    names = ("source_id", "workload", "task", "index", "seed", "context", "question", "answer_prefix", "gold")
-    return Source(
-        **{name: row[name] for name in names},
-        references=tuple(row["references"]),
-        max_new_tokens=row["max_new_tokens"],
-        evidence=spans,
-    )
-
-
 def _try(
     run: dict[str, Any], kind: str, prompts: PromptBuilder, model: LoadedModel, trial: Trial
 ) -> list[dict[str, Any]]:
     """All arms of one run, from one prefill."""
-    source = _source(run["source"])
+    source = from_row(run["source"])
     prompt = prompts.build(source)
     cell = Cell(catalogue.get(run["method"]), parse_setting(run["setting"]), run["protocol"])
+    stop = stop_rule(source, model.stop_ids, model.tokenizer)
     planned: list[_Row] = []
 
     def variants(view: CellView) -> list[CellView]:
@@ -150,10 +144,11 @@ def _try(
             model.model,
             prompt,
             [cell],
-            model.stop_ids,
-            source.max_new_tokens,
+            stop.ids,
+            stop.max_new_tokens,
             model.tokenizer,
             variants=variants,
+            never_first=stop.never_first,
         )
     except NonFiniteError as error:
         gap = missing("failed", "nonfinite")
@@ -216,7 +211,8 @@ def _record(
     output = score = correct = None
     if outcome is not None and answered:
         output = model.tokenizer.decode(outcome.answer.tokens, skip_special_tokens=True)
-        score, correct = judge(source, output)
+        judged = judge(source, output)
+        score, correct = judged.score, judged.correct
     boost = row.view.boost
     layers = "all"
     if boost is not None and boost.layers is not None:

@@ -1,6 +1,6 @@
 """Records of a source: its rows in sources, controls, runs and retention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from kvdiag.engine.views import Cell, CellView
 from kvdiag.ledger.derive import transition
 from kvdiag.prompts import Prompt
 from kvdiag.records import keys
-from kvdiag.records.missing import Value, measured, missing, pair
+from kvdiag.records.missing import Value, measured, missing, pair, unmeasured
 from kvdiag.workloads.base import Source
-from kvdiag.workloads.registry import judge
+from kvdiag.workloads.scoring import judge
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _source_row(subject: Subject) -> dict[str, Any]:
         row[f"{name}_token_starts"] = [a for a, _ in tokens]
         row[f"{name}_token_ends"] = [b for _, b in tokens]
     return row | {
-        "references": list(source.references),
+        **{name: list(row[name]) for name in ("references", "answer_types", "choices", "flags")},
         "text_status": "available",
         "text_reason": None,
         "evidence_status": prompt.evidence_status,
@@ -136,10 +136,10 @@ def _outcome(subject: Subject, result: RowResult | Gap) -> Outcome:
         return Outcome(plain | asdict(result), dict.fromkeys(_METRICS, gap))
     tokens = result.answer.tokens
     output = subject.tokenizer.decode(tokens, skip_special_tokens=True)
-    score, correct = judge(subject.source, output)
+    judged = judge(subject.source, output)
     repeated = decoding.repetition(tokens)
     values = {
-        "score": measured(score),
+        "score": measured(judged.score),
         "nll": measured(_mean(result.nll)),
         "nll_first": measured(result.nll[0]),
         "nll_control_answer": measured(_mean(result.draft_nll)),
@@ -157,8 +157,8 @@ def _outcome(subject: Subject, result: RowResult | Gap) -> Outcome:
         "output_tokens": tokens,
         "n_new_tokens": len(tokens),
         "finish_reason": result.answer.finish,
-        "extracted_answer": None,
-        "correct": correct,
+        "extracted_answer": judged.extracted,
+        "correct": judged.correct,
     }
     return Outcome(plain, values)
 
@@ -172,7 +172,7 @@ def _or_not_applicable(value: float | None, reason: str) -> Value:
 
 
 def _no_evidence(prompt: Prompt) -> Value:
-    return missing(prompt.evidence_status, prompt.evidence_reason or "no_evidence")
+    return unmeasured(prompt.evidence_status, prompt.evidence_reason or "no_evidence")
 
 
 def _control_row(subject: Subject, control: Outcome, matrix: MatrixResult | None) -> dict[str, Any]:
@@ -222,18 +222,7 @@ def _run_row(
 
 def _paired(control: Outcome, run: Outcome, result: RowResult | None) -> dict[str, Value]:
     """Metrics of a run against its control."""
-
-    def difference(name: str) -> Value:
-        return pair(control.values[name], run.values[name], lambda c, r: r - c)
-
-    values = {
-        "delta_nll": difference("nll"),
-        "delta_nll_first": difference("nll_first"),
-        "delta_nll_control": difference("nll_control_answer"),
-        "gold_rank_shift": difference("gold_rank"),
-        "gpr": pair(control.values["nll"], run.values["nll"], lambda c, r: float(np.exp(c - r))),
-        "ear": _ear(control.values["eam"], run.values["eam"]),
-    }
+    values = differences(control.values, run.values)
     if result is None:
         assert run.gap is not None
         rest = ("kl", "top50_overlap", "prefix_agreement", "first_divergence", "length_ratio")
@@ -245,6 +234,22 @@ def _paired(control: Outcome, run: Outcome, result: RowResult | None) -> dict[st
         "prefix_agreement": measured(decoding.prefix_agreement(*answers)),
         "first_divergence": _or_not_applicable(decoding.first_divergence(*answers), "same_answer"),
         "length_ratio": measured(len(answers[1]) / len(answers[0])),
+    }
+
+
+def differences(control: Mapping[str, Value], run: Mapping[str, Value]) -> dict[str, Value]:
+    """Metrics of a run against its control that follow from what each measured by itself."""
+
+    def difference(name: str) -> Value:
+        return pair(control[name], run[name], lambda c, r: r - c)
+
+    return {
+        "delta_nll": difference("nll"),
+        "delta_nll_first": difference("nll_first"),
+        "delta_nll_control": difference("nll_control_answer"),
+        "gold_rank_shift": difference("gold_rank"),
+        "gpr": pair(control["nll"], run["nll"], lambda c, r: float(np.exp(c - r))),
+        "ear": _ear(control["eam"], run["eam"]),
     }
 
 
@@ -272,7 +277,7 @@ def _retention(prompt: Prompt, cell: Cell, run: Outcome, view: CellView | None) 
         "ecov": measured(evidence[1].mean()) if evidence else _no_evidence(prompt),
         "distractor_retention": measured(distractors.mean())
         if distractors is not None
-        else missing(prompt.distractor_status, prompt.distractor_reason or "no_distractors"),
+        else unmeasured(prompt.distractor_status, prompt.distractor_reason or "no_distractors"),
     }
 
 

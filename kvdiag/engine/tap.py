@@ -135,12 +135,20 @@ def _cut(module: Any, kwargs: dict[str, Any], stored: Any, n: int) -> LayerInput
     """The first n positions of a layer, in every argument: some presses read them from kwargs."""
     hidden = kwargs["hidden_states"][:, :n]
     cos, sin = kwargs["position_embeddings"]
+    mask = kwargs.get("attention_mask")  # a tensor under backends that want one written out
+    if isinstance(mask, torch.Tensor):
+        mask = mask[..., :n, :n]
     return LayerInput(
         module=module,
         layer=module.layer_idx,
         hidden_states=hidden,
         keys=stored.keys[:, :, :n],
         values=stored.values[:, :, :n],
-        kwargs={**kwargs, "hidden_states": hidden, "position_embeddings": (cos[:, :n], sin[:, :n])},
+        kwargs={
+            **kwargs,
+            "hidden_states": hidden,
+            "position_embeddings": (cos[:, :n], sin[:, :n]),
+            "attention_mask": mask,
+        },
         scores=ScoreBoard(),
     )

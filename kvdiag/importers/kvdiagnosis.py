@@ -109,6 +109,10 @@ def _sources(artifact: Artifact) -> pa.Table:
     columns.each("task", [r["official_task_name"] for r in rows])
     columns.each("gold", [str(r["reference_answer"][0]) for r in rows])
     columns.each("references", [[str(a) for a in r["reference_answer"]] for r in rows])
+    columns.each("origin_id", [r["sample_id"] for r in rows])
+    columns.all("chat", False).all("stop_at_newline", False)
+    for name in ("answer_types", "choices", "flags"):
+        columns.all(name, [])
     columns.each("n_context_tokens", [r["context_length_tokens"] for r in rows])
     columns.each("prompt_hash", [r["prompt_hash"] for r in rows])
     for part in ("text", "evidence"):

@@ -63,3 +63,8 @@ def pair(control: Value, run: Value, combine: Callable[[float, float], float]) -
     if worst_control <= worst_run:
         return Value(None, control.status, f"control:{control.reason}")
     return Value(None, run.status, f"run:{run.reason}")
+
+
+def unmeasured(status: str, reason: str) -> Value:
+    """A metric over spans that are not there. Spans may also be `unmapped`, which no metric is."""
+    return Value(None, "not_measured", f"unmapped:{reason}") if status == "unmapped" else Value(None, status, reason)

@@ -42,15 +42,27 @@ WHERE (runs.workload, runs.task) IS DISTINCT FROM (sources.workload, sources.tas
 SELECT control_id FROM controls JOIN sources USING (source_id)
 WHERE (controls.workload, controls.task) IS DISTINCT FROM (sources.workload, sources.task);
 
--- answer_state | runs | status | an available run has output, score and correct; another has none of them
+-- answer_state | runs | status | an available run has output and score; another has neither, nor correct
 SELECT run_id FROM runs
-WHERE (status = 'available') <> (output IS NOT NULL) OR (status = 'available') <> (correct IS NOT NULL)
+WHERE (status = 'available') <> (output IS NOT NULL) OR (status <> 'available' AND correct IS NOT NULL)
    OR (status = 'available') <> (score__status = 'available');
 
--- answer_state | controls | status | an available control has output, score and correct; another has none of them
+-- judged | runs | correct | is null for one answer of a task and not for another; a task has right answers or has none
+SELECT run_id FROM runs
+WHERE status = 'available' AND correct IS NULL AND EXISTS (
+  SELECT 1 FROM (SELECT workload, task, correct FROM runs UNION ALL SELECT workload, task, correct FROM controls) o
+  WHERE o.correct IS NOT NULL AND (o.workload, o.task) = (runs.workload, runs.task));
+
+-- answer_state | controls | status | an available control has output and score; another has neither, nor correct
 SELECT control_id FROM controls
-WHERE (status = 'available') <> (output IS NOT NULL) OR (status = 'available') <> (correct IS NOT NULL)
+WHERE (status = 'available') <> (output IS NOT NULL) OR (status <> 'available' AND correct IS NOT NULL)
    OR (status = 'available') <> (score__status = 'available');
+
+-- judged | controls | correct | is null for one answer of a task and not for another; a task has right answers or has none
+SELECT control_id FROM controls
+WHERE status = 'available' AND correct IS NULL AND EXISTS (
+  SELECT 1 FROM (SELECT workload, task, correct FROM runs UNION ALL SELECT workload, task, correct FROM controls) o
+  WHERE o.correct IS NOT NULL AND (o.workload, o.task) = (controls.workload, controls.task));
 
 -- transition | runs | transition | disagrees with the correctness of control and run
 SELECT run_id FROM runs JOIN controls USING (control_id)

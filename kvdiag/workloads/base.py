@@ -11,6 +11,12 @@ class Source:
 
     Spans are character ranges of `context`, end exclusive. `gold` is the text that is teacher-forced;
     `references` is what the score looks for. `answer_prefix` starts the model's answer (may be empty).
+
+    evidence_status: `available`; `unmapped` when evidence is annotated but has no place in `context` (the reason
+    says why); `not_applicable` when none is annotated. origin_id: the source's id in the data set it was read from.
+    answer_types: a type for each reference, where the data set has types. choices: class names of a classification
+    task. flags: anomalies of the item (`contradictory_references` …), for people to see. chat: whether the model's
+    chat template is put around the prompt. stop_at_newline: decoding ends at the first newline after one token.
     """
 
     source_id: str
@@ -28,6 +34,12 @@ class Source:
     distractors: tuple[Span, ...] = field(default=())
     evidence_status: str = "available"
     evidence_reason: str | None = None
+    origin_id: str | None = None
+    answer_types: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    chat: bool = True
+    stop_at_newline: bool = False
 
     def evidence_text(self) -> list[str]:
         """The text of each evidence span."""

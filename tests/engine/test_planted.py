@@ -17,6 +17,7 @@ from kvdiag.methods.adapters.base import LayerChoice
 from kvdiag.methods.settings import Setting
 from kvdiag.prompts import PromptBuilder
 from kvdiag.workloads import registry
+from kvdiag.workloads.scoring import judge
 from tests.tiny import tiny_model, tiny_prompt
 
 STOP = frozenset([2])
@@ -148,7 +149,7 @@ def test_a_planted_low_ear_failure_is_repaired_by_the_bias_and_not_by_the_sham()
         variants=arms,
     )
     right = [
-        registry.judge(source, model.tokenizer.decode(row.answer.tokens, skip_special_tokens=True))[1]
+        judge(source, model.tokenizer.decode(row.answer.tokens, skip_special_tokens=True)).correct
         for _, row in result.variants
     ]
     planted, repaired, *shams = right

@@ -11,7 +11,7 @@ from tests.tiny import tiny_model
 
 
 def loaded(model):
-    return LoadedModel("tiny", model, None, frozenset([2]), "float32", "cpu", "", "")
+    return LoadedModel("tiny", model, None, frozenset([2]), "float32", "cpu", "sdpa", "", "")
 
 
 def test_what_runs_is_not_named():

@@ -12,6 +12,7 @@ from kvdiag.methods import catalogue
 from kvdiag.methods.settings import Setting
 from kvdiag.prompts import PromptBuilder
 from kvdiag.workloads import registry
+from kvdiag.workloads.scoring import Judgement, judge
 from tests.engine import physical
 
 pytestmark = pytest.mark.skipif(
@@ -41,7 +42,7 @@ def test_finds_the_needle_and_equals_real_eviction(smollm2, source):
     ]
     result = matrix.run_matrix(smollm2.model, prompt, cells, smollm2.stop_ids, 16)
     output = smollm2.tokenizer.decode(result.control.answer.tokens, skip_special_tokens=True)
-    assert registry.judge(task, output) == (1.0, True)
+    assert judge(task, output) == Judgement(1.0, True, None)
     assert sum(result.control.nll) / len(result.control.nll) < 1
     for cell in cells:
         with torch.no_grad():

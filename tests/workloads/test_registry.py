@@ -1,7 +1,7 @@
 """Names and lengths of workloads."""
 
+import json
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -57,34 +57,89 @@ def test_a_wrong_name_or_length_says_what_would_be_right(name, length, message):
 
 def test_tasks_keep_their_order_and_wrong_ones_are_named():
     workload = registry.get("ruler_1k")
-    assert workload.select_tasks(None) == workload.select_tasks([]) == workload.tasks
     assert workload.select_tasks(["vt", "niah_single_1"]) == ("niah_single_1", "vt")
-    with pytest.raises(UsageError, match="--tasks niah_single: no such task; did you mean niah_single_1"):
+    with pytest.raises(UsageError, match="--tasks niah_single: no such task; did you mean niah_single_"):
         workload.select_tasks(["vt", "niah_single"])
 
 
 @pytest.mark.parametrize(("limit", "counts"), [(1, [1, 0, 0]), (2, [1, 1, 0]), (3, [1, 1, 1]), (7, [3, 2, 2])])
 def test_a_limit_is_shared_among_the_tasks(limit, counts):
     workload = registry.get("ruler_512")
-    sources = workload.sources(
-        workload.tasks, limit, 1, lambda s: len((s.context + s.question + s.answer_prefix).split())
-    )
+    tasks = ("niah_single_1", "niah_multikey_1", "vt")
+    sources = workload.sources(tasks, limit, 1, lambda s: len((s.context + s.question + s.answer_prefix).split()))
     found = Counter(s.task for s in sources)
-    assert [found[t] for t in workload.tasks] == counts
+    assert [found[t] for t in tasks] == counts
 
 
-def test_every_family_can_be_judged_and_named():
+def test_every_family_is_named():
     for family in registry.FAMILIES.values():
-        assert family.name in registry.SCORES
-        assert registry.get(family.name, 4096).tasks == family.tasks
+        workload = registry.get(family.name, 4096 if family.name == "ruler" else None)
+        assert (workload.tasks, workload.default_tasks) == (family.tasks, family.default_tasks)
+        assert registry.family_of(workload.id) is family
+        assert set(family.default_tasks) <= set(family.tasks)
         assert family.licence
         assert family.summary
+    with pytest.raises(KeyError):
+        registry.family_of("rular_4k")
 
 
-def test_a_source_is_judged_by_its_workload():
-    workload = registry.get("ruler_512")
-    (source,) = workload.sources(["niah_single_1"], 1, 1, lambda s: len(s.context.split()))
-    source = replace(source, references=("12",))
-    assert registry.judge(source, "12") == (1.0, True)
-    assert registry.judge(source, "3125") == (1.0, False)
-    assert registry.judge(source, "") == (0.0, False)
+def test_tasks_by_default_need_no_file():
+    workload = registry.get("ruler_1k")
+    assert workload.select_tasks(None) == workload.select_tasks([]) == workload.default_tasks
+    assert set(workload.tasks) - set(workload.default_tasks) == {"qa_1", "qa_2"}
+    assert workload.select_tasks(["all"]) == workload.tasks
+
+
+def test_a_data_set_has_no_length():
+    with pytest.raises(UsageError, match="--length 4096: qasper has no length of its own"):
+        registry.get("qasper", 4096)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("squad.json", "--file squad.json: must say for which task: qa_1=PATH or qa_2=PATH"),
+        ("vt=x", "must say for which task"),
+    ],
+)
+def test_a_file_of_ruler_says_what_it_is_for(file, message):
+    workload = registry.get("ruler_1k")
+    with pytest.raises(UsageError, match=message):
+        next(workload.sources(["vt"], 1, 1, lambda s: 1, files=[file]))
+
+
+def hotpot(tmp_path, n):
+    """A HotpotQA file of n questions."""
+    paragraphs = [["A", ["First.", " It is red."]], ["B", ["Second."]]]
+    rows = [
+        {
+            "_id": str(i),
+            "question": f"Which colour is {i}?",
+            "answer": "red",
+            "context": paragraphs,
+            "supporting_facts": [["A", 1]],
+            "type": "bridge",
+            "level": "hard",
+        }
+        for i in range(n)
+    ]
+    path = tmp_path / "hotpot.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_sources_of_a_data_set_are_drawn_and_more_hold_the_fewer(tmp_path):
+    workload, file = registry.get("hotpotqa"), str(hotpot(tmp_path, 30))
+
+    def drawn(n, seed):
+        found = workload.sources(workload.tasks, n, seed, lambda s: 1, files=[file])
+        return [s.index for s in found]
+
+    few, more = drawn(5, 1), drawn(12, 1)
+    assert (len(few), len(more)) == (5, 12)
+    assert set(few) < set(more)
+    assert few == sorted(few) != [0, 1, 2, 3, 4]
+    assert drawn(5, 2) != few == drawn(5, 1)
+    assert drawn(100, 1) == drawn(None, 1) == list(range(30))
+    (source,) = workload.sources(workload.tasks, 1, 1, lambda s: 1, max_new_tokens=7, files=[file])
+    assert source.max_new_tokens == 7

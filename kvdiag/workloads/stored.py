@@ -1,0 +1,31 @@
+"""Sources as a ledger keeps them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvdiag.errors import DataError
+from kvdiag.workloads.base import Source, Span
+
+_PLAIN = (
+    *("source_id", "workload", "task", "index", "seed", "context", "question", "answer_prefix", "gold"),
+    *("max_new_tokens", "origin_id", "chat", "stop_at_newline"),
+)
+_LISTS = ("references", "answer_types", "choices", "flags")
+
+
+def from_row(row: Mapping[str, Any]) -> Source:
+    """The source of a row of `sources`, ready to run again. Raises DataError where its texts are not there."""
+    if row["text_status"] != "available":
+        raise DataError(f"{row['source_id']}: its texts are not in the ledger, so it cannot run again")
+    columns: dict[str, Any] = {name: row[name] for name in _PLAIN} | {name: tuple(row[name]) for name in _LISTS}
+    return Source(
+        **columns,
+        evidence=_spans(row, "evidence"),
+        distractors=_spans(row, "distractor"),
+        evidence_status=row["evidence_status"],
+        evidence_reason=row["evidence_reason"],
+    )
+
+
+def _spans(row: Mapping[str, Any], name: str) -> tuple[Span, ...]:
+    return tuple(zip(row[f"{name}_starts"], row[f"{name}_ends"], strict=True))
