@@ -13,7 +13,7 @@ class Source:
     `references` is what the score looks for. `answer_prefix` starts the model's answer (may be empty).
 
     evidence_status: `available`; `unmapped` when evidence is annotated but has no place in `context` (the reason
-    says why); `not_applicable` when none is annotated. origin_id: the source's id in the data set it was read from.
+    says why); `not_applicable` when none is annotated. origin_id: the source's id in the data set it comes from.
     answer_types: a type for each reference, where the data set has types. choices: class names of a classification
     task. flags: anomalies of the item (`contradictory_references` …), for people to see. chat: whether the model's
     chat template is put around the prompt. stop_at_newline: decoding ends at the first newline after one token.

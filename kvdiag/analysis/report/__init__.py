@@ -1,0 +1,1 @@
+"""A ledger as one page of figures and the tables behind them (kvdiag report)."""
