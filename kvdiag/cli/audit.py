@@ -108,6 +108,7 @@ def _print(found: dict[str, Any], as_json: bool, lines: Sequence[str]) -> None:
 @options.source_options
 @click.option("--recipe", metavar="NAME|FILE", help="Recipe to start from; other flags replace its fields.")
 @options.model_options
+@options.max_new_tokens
 @click.option(
     "--backends",
     metavar="A,B",

@@ -80,6 +80,11 @@ def source_choice(command: Command) -> Command:
     return command
 
 
+max_new_tokens = click.option(
+    "--max-new-tokens", type=int, metavar="N", help="Most tokens decoded. Default: the workload's."
+)
+
+
 def cell_options(command: Command) -> Command:
     """What chooses cells."""
     for option in reversed(

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kvdiag.analysis.audit.backend import Answers, drift
 from kvdiag.analysis.survey import measure
 from kvdiag.engine.decode import stop_rule
 from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.plan import make_sources
-from kvdiag.errors import DataError
+from kvdiag.errors import DataError, UsageError, near_matches
 from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
 from kvdiag.workloads.base import Source
@@ -77,6 +78,10 @@ def compare(
 
     tell: called with backend, number of sources, number done.
     """
+    known = ["eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()]
+    for backend in backends:
+        if backend not in known:
+            raise UsageError(f"--backends {backend}: transformers has no such one; {near_matches(backend, known)}")
     found: list[Answers] = []
     left_out, tasks, name = 0, [], recipe.model
     for backend in backends:

@@ -40,7 +40,8 @@ def of_ledger(data: str | None, models: Sequence[str]) -> dict[str, Any]:
     sources = [from_row(r) for r in rows(connect(ledger), "SELECT * FROM sources ORDER BY task, source_id")]
     workloads = list(dict.fromkeys(s.workload for s in sources))
     length = registry.get(workloads[0]).length if len(workloads) == 1 else None
-    built = str(read_manifest(ledger)["environment"]["model"])
+    recorded = read_manifest(ledger)
+    built = str(recorded["environment"].get("model") or recorded["recipe"]["model"])
     return _counted(", ".join(workloads), built if length else None, length, sources, models)
 
 
