@@ -38,7 +38,7 @@ def repair(data: str | None, bias: str, layers: str, replace: bool, as_json: boo
     from kvdiag.ledger.layout import find
 
     trial = Trial(biases=_biases(bias), layers=_layers(layers), **flags)
-    done = run(find(data), trial, replace, lambda i, n: click.echo(f"run {i + 1} of {n}", err=True))
+    done = run(find(data, local=True), trial, replace, lambda i, n: click.echo(f"run {i + 1} of {n}", err=True))
     counts, found = verdicts(done)
     if as_json:
         told = {"reproducible": {k: asdict(v) for k, v in counts.items()}, "verdicts": [asdict(v) for v in found]}

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kvdiag.errors import DataError, RefusedError, UsageError
+from kvdiag.ledger.remote import resolve
 
 MANIFEST = "manifest.json"
 CARD = "README.md"
@@ -26,11 +27,14 @@ def newest(folder: Path) -> Path:
     return max(found, key=lambda path: path.stat().st_mtime_ns).parent
 
 
-def find(data: str | None) -> Path:
-    """The ledger a user named with --data, or the newest here."""
+def find(data: str | None, local: bool = False) -> Path:
+    """The ledger a user named with --data (a folder, or org/name[@revision] on the Hub), or the newest here.
+
+    local: folders only, for what writes into the ledger: a snapshot of a release is never changed.
+    """
     if data is None:
         return newest(Path.cwd())
-    path = Path(data)
+    path = Path(data) if local else resolve(data)
     if not path.is_dir():
         raise UsageError(f"--data {data}: no such folder")
     if not (path / MANIFEST).is_file():

@@ -1,0 +1,1 @@
+"""Ledgers as data sets on the Hugging Face Hub: one commit and one tag a release."""
