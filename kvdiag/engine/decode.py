@@ -1,11 +1,13 @@
 """Greedy decoding of many rows; finished rows leave the batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 
+from kvdiag.engine.memory import Budget
 from kvdiag.engine.replay import Replay
 from kvdiag.engine.views import CellView
 from kvdiag.workloads.base import Source
@@ -105,6 +107,38 @@ def decode(
             visible = visible[left]
             if left:
                 replay.keep_rows(left)
+
+
+def decode_in_groups(
+    replay: Replay,
+    answers: Sequence[Answer],
+    visible: torch.Tensor,
+    n_prompt: int,
+    stop: Stop,
+    budget: Budget,
+) -> None:
+    """Decode every unfinished answer, all of them at once or as many as memory allows. Arguments as in `decode`.
+
+    A group that ran out of memory begins again from where it stood, with half the rows; the replay itself stays as
+    it is.
+    """
+    todo = [i for i, a in enumerate(answers) if a.finish is None]
+    while todo:
+        group = todo[: budget.rows or len(todo)]
+        copies = [replace(answers[i], tokens=list(answers[i].tokens)) for i in group]
+        run = partial(_decoded, replay.subset(group), copies, visible[group], n_prompt, stop)
+        if budget.attempt("decoding", len(group), None, run) is None:
+            continue
+        for i, done in zip(group, copies, strict=True):
+            answers[i].tokens, answers[i].finish = done.tokens, done.finish
+        todo = todo[len(group) :]
+
+
+def _decoded(
+    replay: Replay, answers: list[Answer], visible: torch.Tensor, n_prompt: int, stop: Stop
+) -> list[Answer]:
+    decode(replay, answers, visible, n_prompt, stop)
+    return answers
 
 
 def residual_length(view: CellView | None) -> int | None:

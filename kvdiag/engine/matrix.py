@@ -4,13 +4,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from kvdiag.diagnostics import likelihood
 from kvdiag.diagnostics.retention import evidence_positions
-from kvdiag.engine.decode import Answer, Stop, decode, trusted_draft, verify
+from kvdiag.engine.decode import Answer, Stop, decode, decode_in_groups, trusted_draft, verify
+from kvdiag.engine.memory import Budget, budget_for
 from kvdiag.engine.replay import EvidenceProbe, Replay
 from kvdiag.engine.tap import AdapterFactory, PrefillTap
 from kvdiag.engine.tree import TokenTree
@@ -18,9 +20,6 @@ from kvdiag.engine.views import Cell, CellView, SharedPrefix
 from kvdiag.methods.adapters.base import PrefillInput
 from kvdiag.methods.adapters.build import make_adapter
 from kvdiag.prompts import Prompt
-
-# A replay forward holds at most this many tokens, so that its activations stay small beside the cache.
-TOKENS_PER_FORWARD = 2048
 
 
 @dataclass
@@ -58,6 +57,7 @@ class MatrixResult:
     variants: list[tuple[CellView, RowResult]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     seconds_by_method: dict[str, float] = field(default_factory=dict)  # parts of the tap
+    halved: list[str] = field(default_factory=list)  # stages in which memory ran out and fewer rows went on
 
 
 class NonFiniteError(Exception):
@@ -94,6 +94,7 @@ def run_matrix(
     make: AdapterFactory = make_adapter,
     variants: Callable[[CellView], Sequence[CellView]] = lambda view: (),
     never_first: frozenset[int] = frozenset(),
+    budget: Budget | None = None,
 ) -> MatrixResult:
     """Run a prompt with the full cache and in every cell, from one prefill.
 
@@ -106,6 +107,7 @@ def run_matrix(
     device = next(model.parameters()).device
     watch = Stopwatch(device)
     stop = Stop(stop_ids, max_new_tokens, never_first)
+    budget = budget or budget_for(model.config, model.dtype, device)
     ids = torch.tensor([prompt.ids[: prompt.n_prefix]], device=device)
     with watch.stage("prefill"):
         with PrefillTap(model, cells, prompt.n_context, prompt.n_prefix, make) as tap:
@@ -122,7 +124,7 @@ def run_matrix(
     aware = [v for v in usable if v.cell.protocol == "query_aware"]
     agnostic = [v for v in usable if v.cell.protocol == "query_agnostic"]
     rows: list[CellView | None] = [None, *aware, *agnostic]
-    session = _Session(model, prefix, prompt, stop, control, rows, n_aware=1 + len(aware))
+    session = _Session(model, prefix, prompt, stop, control, rows, 1 + len(aware), budget)
     with watch.stage("replay"), session.replay.attached():
         results = session.replay_answers()
     results[0].answer = control  # decoded token by token, as a plain run would
@@ -139,6 +141,7 @@ def run_matrix(
         bytes_per_position=prefix.bytes_per_position(),
         seconds=watch.seconds,
         seconds_by_method=tap.seconds_by_method,
+        halved=budget.halved,
     )
 
 
@@ -174,7 +177,9 @@ class _Session:
         control: Answer,
         rows: list[CellView | None],
         n_aware: int,
+        budget: Budget,
     ) -> None:
+        self.budget = budget
         self.model, self.prompt, self.stop, self.control = model, prompt, stop, control
         self.device = prefix.keys[0].device
         self.n_question, self.n_aware = prompt.n_question, n_aware
@@ -193,24 +198,40 @@ class _Session:
     def replay_answers(self) -> list[RowResult]:
         """Feed gold answer and draft to every row; metrics, and answers as far as the draft shows them."""
         results: list[RowResult] = []
-        reference: likelihood.Likelihood | None = None
-        for rows, first in self._batches():
-            probe = self._probe(first)
-            hidden = self.replay.feed_tree(
-                rows,
-                first,
-                self.tokens[first:],
-                self.positions[first:],
-                self.visible[first:, first:],
-                probe,
-            )
-            for i in range(hidden.shape[0]):
-                logits = self._logits(hidden[i], first)
-                gold = likelihood.measure(logits[: len(self.gold_nodes)], self.gold_ids)
-                reference = reference or gold  # row 0 is the control
-                eam = [float(m[i].double().mean()) for m in probe.mass] if probe else None
-                view = self.replay.rows[len(results)].view
-                results.append(self._result(view, logits, gold, reference, eam))
+        # The control's own measures, against which all rows are held; it is the first row.
+        self.reference: likelihood.Likelihood | None = None
+        n = len(self.replay.rows)
+        # Slices of rows that feed the same tokens, and the first node they feed.
+        for start, stop, first in ((0, self.n_aware, self.n_question), (self.n_aware, n, 0)):
+            each = len(self.tokens) - first
+            while start < stop:
+                rows = slice(start, min(start + self.budget.rows_of(each), stop))
+                found = self.budget.attempt(
+                    "replay", rows.stop - start, each, partial(self._replay_rows, rows, first)
+                )
+                if found is not None:
+                    results += found
+                    start = rows.stop
+        return results
+
+    def _replay_rows(self, rows: slice, first: int) -> list[RowResult]:
+        """Results of some rows, which feed the nodes from `first` on."""
+        probe = self._probe(first)
+        hidden = self.replay.feed_tree(
+            rows,
+            first,
+            self.tokens[first:],
+            self.positions[first:],
+            self.visible[first:, first:],
+            probe,
+        )
+        results = []
+        for i, row in enumerate(self.replay.rows[rows]):
+            logits = self._logits(hidden[i], first)
+            gold = likelihood.measure(logits[: len(self.gold_nodes)], self.gold_ids)
+            self.reference = self.reference or gold
+            eam = [float(m[i].double().mean()) for m in probe.mass] if probe else None
+            results.append(self._result(row.view, logits, gold, self.reference, eam))
         return results
 
     def finish_answers(self, results: list[RowResult]) -> None:
@@ -222,15 +243,8 @@ class _Session:
             seen[i, first : self.tree.root + 1] = True
             # All tokens but the last, which is the row's own, were fed as the draft's.
             seen[i, self.draft_nodes[1 : len(result.answer.tokens)]] = True
-        decode(self.replay, [r.answer for r in results], seen, len(self.prompt.ids), self.stop)
-
-    def _batches(self) -> Iterator[tuple[slice, int]]:
-        """Slices of rows that feed the same tokens, and the first node they feed."""
-        n = len(self.replay.rows)
-        for start, stop, first in ((0, self.n_aware, self.n_question), (self.n_aware, n, 0)):
-            size = max(1, TOKENS_PER_FORWARD // (len(self.tokens) - first))
-            for a in range(start, stop, size):
-                yield slice(a, min(a + size, stop)), first
+        answers = [r.answer for r in results]
+        decode_in_groups(self.replay, answers, seen, len(self.prompt.ids), self.stop, self.budget)
 
     def _probe(self, first: int) -> EvidenceProbe | None:
         if not self.prompt.evidence:

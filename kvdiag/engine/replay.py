@@ -6,6 +6,7 @@ head, D head dimension.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,16 @@ class Replay:
         self._keys = [k.index_select(0, chosen) for k in self._keys]
         self._values = [v.index_select(0, chosen) for v in self._values]
         self._step_masks = None
+
+    def subset(self, index: Sequence[int]) -> "Replay":
+        """A replay of some of the rows over the same prefix, which can go on without changing this one."""
+        chosen = torch.tensor(list(index), device=self._keys[0].device)
+        part = copy(self)
+        part.rows = [copy(self.rows[i]) for i in index]
+        part._keys = [k.index_select(0, chosen) for k in self._keys]
+        part._values = [v.index_select(0, chosen) for v in self._values]
+        part._step_masks = None
+        return part
 
     def absorb(self, row: int, slots: torch.Tensor) -> None:
         """A quantized row takes its suffix (the given slots, in feeding order) into its cache."""

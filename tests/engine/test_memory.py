@@ -1,0 +1,115 @@
+"""Out of memory in the middle of a replay: fewer rows go on, with the same answers; one row alone is too much."""
+
+import pytest
+import torch
+
+from kvdiag.engine import matrix
+from kvdiag.engine.memory import TOKENS_PER_FORWARD, Budget, activation_bytes, budget_for
+from kvdiag.engine.replay import Replay
+from kvdiag.engine.views import Cell
+from kvdiag.methods import catalogue
+from kvdiag.methods.settings import parse_setting
+from tests.tiny import tiny_model, tiny_prompt
+
+STOP = frozenset([0])
+CELLS = [
+    Cell(catalogue.get(method), parse_setting(setting), protocol)
+    for method, setting in (
+        *(("knorm", "keep=0.5"), ("knorm", "keep=0.25"), ("streaming_llm", "keep=0.25")),
+        *(("snapkv", "keep=0.25"), ("quantized_quanto", "bits=2")),
+    )
+    for protocol in ("query_agnostic", "query_aware")
+]
+
+
+def outcome(budget=None):
+    return matrix.run_matrix(tiny_model("llama"), tiny_prompt(), CELLS, STOP, 12, budget=budget)
+
+
+def limited(monkeypatch, name, most):
+    """The replay runs out of memory whenever more than `most` rows are fed; returns the sizes it was asked for."""
+    whole, asked = getattr(Replay, name), []
+
+    def guarded(self, *args, **known):
+        n = args[0].stop - args[0].start if name == "feed_tree" else len(self.rows)
+        asked.append(n)
+        if n > most:
+            raise torch.OutOfMemoryError("planted")
+        return whole(self, *args, **known)
+
+    monkeypatch.setattr(Replay, name, guarded)
+    return asked
+
+
+def same(one, two):
+    for cell in CELLS:
+        a, b = one.cells[cell], two.cells[cell]
+        assert a.answer == b.answer
+        assert a.nll == pytest.approx(b.nll, abs=1e-5)
+        assert a.kl == pytest.approx(b.kl, abs=1e-5)
+    assert one.control.answer == two.control.answer
+
+
+@pytest.mark.parametrize(("name", "stage"), [("feed_tree", "replay"), ("step", "decoding")])
+@pytest.mark.parametrize("most", [1, 3])
+def test_half_the_rows_go_on_with_the_same_answers(monkeypatch, name, stage, most):
+    whole = outcome()
+    assert whole.halved == []
+    asked = limited(monkeypatch, name, most)
+    found = outcome()
+    assert set(found.halved) == {stage}
+    assert max(asked) > most
+    same(whole, found)
+    # What was too much once is not tried again.
+    too_much = [n for n in asked if n > most]
+    assert len(too_much) == len(found.halved)
+
+
+@pytest.mark.parametrize("name", ["feed_tree", "step"])
+def test_a_row_that_is_too_much_alone_fails(monkeypatch, name):
+    limited(monkeypatch, name, 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        outcome()
+
+
+def test_other_errors_are_not_taken_for_memory(monkeypatch):
+    def broken(self, *args, **known):
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(Replay, "feed_tree", broken)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        outcome()
+
+
+def test_little_free_memory_means_smaller_forwards(monkeypatch):
+    model = tiny_model("llama")
+    each = activation_bytes(model.config, model.dtype)
+    device = torch.device("cpu")
+    for free, tokens in ((10**12, TOKENS_PER_FORWARD), (each * 4 * 100, 100), (0, 1)):
+        monkeypatch.setattr("kvdiag.engine.memory.free_bytes", lambda _, free=free: free)
+        assert budget_for(model.config, model.dtype, device).tokens == tokens
+    assert Budget(tokens=100).rows_of(30) == 3
+    assert Budget(tokens=10).rows_of(30) == 1
+
+
+def test_a_small_budget_gives_the_same_answers():
+    same(outcome(), outcome(Budget(tokens=1, rows=2)))
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3"])
+def test_the_estimate_covers_the_widest_moment(arch):
+    """Bytes a token that a forward really holds at once, all layers but without the cache, stay below it."""
+    model = tiny_model(arch)
+    mlp = model.model.layers[0].mlp
+    widest = 0
+
+    def seen(module, args, output):
+        nonlocal widest
+        widest = max(widest, (args[0].numel() + 3 * output.shape[1] * model.config.intermediate_size) * 4)
+
+    handle = mlp.register_forward_hook(seen)
+    n = 64
+    with torch.no_grad():
+        model.model(torch.arange(n)[None] % 50, use_cache=False)
+    handle.remove()
+    assert 0 < widest / n <= activation_bytes(model.config, model.dtype)
