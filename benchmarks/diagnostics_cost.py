@@ -26,7 +26,9 @@ def measure(model: LoadedModel, length: int, matrix: str, max_new_tokens: int, r
     workload = registry.get("ruler", length)
     cells = matrix_cells(matrix, ["query_agnostic"])
     ratios = []
-    for source in workload.sources(workload.tasks, 3, 42, prompts.count, max_new_tokens):
+    for source in workload.sources(
+        ("niah_single_1", "niah_multikey_1", "vt"), 3, 42, prompts.count, max_new_tokens
+    ):
         full = prompts.build(source)
         bare = replace(full, gold_ids=full.gold_ids[:1], evidence=())
         for _ in range(repeats):

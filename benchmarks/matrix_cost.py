@@ -14,86 +14,15 @@ import subprocess
 import sys
 from typing import Any
 
-import torch
 from common import peak_bytes, report, timed
-from transformers import DynamicCache, QuantizedCache
+from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes
 
 from kvdiag.engine.matrix import run_matrix
 from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.views import Cell
-from kvdiag.methods import catalogue
-from kvdiag.methods.adapters.build import make_press
-from kvdiag.methods.settings import Setting
-from kvdiag.prompts import Prompt, PromptBuilder
+from kvdiag.prompts import PromptBuilder
 from kvdiag.records.keys import PROTOCOLS
 from kvdiag.workloads import registry
-
-KEEP = [Setting("keep", k) for k in (0.75, 0.5, 0.25)]
-BITS = [Setting("bits", b) for b in (8, 4, 2)]
-MATRICES = {
-    "five": ["streaming_llm", "snapkv", "tova", "keydiff", "knorm"],
-    "paper": [
-        *("streaming_llm", "snapkv", "tova", "keydiff", "think"),
-        *("chunkkv_knorm", "adakv_snapkv", "quantized_hqq"),
-    ],
-}
-
-
-def matrix_cells(name: str, protocols: list[str]) -> list[Cell]:
-    """Cells that run: 15 of five methods, or 23 of the paper's eight (ThinK has no keep=0.25)."""
-    return [
-        Cell(method, setting, protocol)
-        for method in catalogue.select(MATRICES[name])
-        for setting in (BITS if method.setting_kind == "bits" else KEEP)
-        if method.unsupported(setting) is None
-        for protocol in protocols
-    ]
-
-
-@torch.no_grad()
-def full_cache_run(model: LoadedModel, prompt: Prompt, max_new_tokens: int) -> list[int]:
-    """The ordinary run."""
-    ids = torch.tensor([prompt.ids], device=model.device)
-    out = model.model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=max_new_tokens,
-        eos_token_id=sorted(model.stop_ids),
-    )
-    return out[0, len(prompt.ids) :].tolist()
-
-
-@torch.no_grad()
-def kvpress_run(model: LoadedModel, prompt: Prompt, cell: Cell, max_new_tokens: int) -> list[int]:
-    """One cell as kvpress runs it: prefill and evict (or quantize), feed the rest, decode."""
-    n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
-    ids = torch.tensor([prompt.ids], device=model.device)
-    cache: Any
-    if cell.method.adapter == "quantized":
-        bits = int(cell.setting.value)
-        cache = QuantizedCache(cell.method.backend, model.model.config, nbits=bits, **cell.method.defaults)
-        model.model.model(input_ids=ids[:, :n], past_key_values=cache)
-    else:
-        cache = DynamicCache()
-        with make_press(cell.method, cell.setting)(model.model):
-            model.model.model(input_ids=ids[:, :n], past_key_values=cache)
-    tokens: list[int] = []
-    feed, position = ids[:, n:], n
-    while not tokens or (tokens[-1] not in model.stop_ids and len(tokens) < max_new_tokens):
-        stored = cache.get_seq_length()
-        steps = torch.arange(feed.shape[1], device=model.device)
-        out = model.model(
-            input_ids=feed,
-            past_key_values=cache,
-            position_ids=(position + steps)[None],
-            cache_position=stored + steps,
-            logits_to_keep=1,
-        )
-        position += feed.shape[1]
-        tokens.append(int(out.logits[0, -1].argmax()))
-        feed = torch.tensor([tokens[-1:]], device=model.device)
-    return tokens
 
 
 def measure(
@@ -103,7 +32,7 @@ def measure(
     protocols: list[str],
     max_new_tokens: int,
     repeats: int,
-    with_kvpress: bool,
+    with_kvpress: str | None,
 ) -> dict[str, Any]:
     """Ratios at one length."""
     prompts = PromptBuilder.create(model.tokenizer, "chat")
@@ -114,7 +43,7 @@ def measure(
     for source in sources:
         prompt = prompts.build(source)
         for repeat in range(repeats):
-            _, control = timed(full_cache_run, model, prompt, max_new_tokens)
+            _, control = timed(full_cache_run, model.model, prompt, max_new_tokens, model.stop_ids)
             result, matrix = timed(
                 run_matrix, model.model, prompt, cells, model.stop_ids, max_new_tokens, model.tokenizer
             )
@@ -123,7 +52,8 @@ def measure(
             slowest = max(result.seconds_by_method, key=lambda m: result.seconds_by_method[m])
             dearest[slowest] = result.seconds_by_method[slowest] / control
             if with_kvpress and repeat == 0:
-                each = [timed(kvpress_run, model, prompt, c, max_new_tokens)[1] for c in cells]
+                peer = separate_passes if with_kvpress == "diagnostics" else kvpress_run
+                each = [timed(peer, model.model, prompt, c, max_new_tokens, model.stop_ids)[1] for c in cells]
                 speedups.append(sum(each) / matrix)
     outcome: dict[str, Any] = {
         "tokens": len(prompt.ids),
@@ -139,7 +69,7 @@ def measure(
     for method, share in dearest.items():
         outcome[f"  of the tap, {method} / one FullCache run"] = share
     if speedups:
-        outcome["kvpress cell by cell / matrix"] = statistics.median(speedups)
+        outcome[f"kvpress cell by cell, {with_kvpress} / matrix"] = statistics.median(speedups)
     return outcome
 
 
@@ -180,6 +110,11 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-kvpress", action="store_true", help="leave out the cell by cell comparison")
+    parser.add_argument(
+        "--same-diagnostics",
+        action="store_true",
+        help="kvpress with the same diagnostics, each by a pass of its own (as the public artifact does)",
+    )
     parser.add_argument("--only-memory", action="store_true", help="peak memory and nothing else")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -187,15 +122,14 @@ def main() -> None:
     protocols = [p for p in PROTOCOLS if args.protocol in ("both", p.removeprefix("query_"))]
     cells = matrix_cells(args.matrix, protocols)
     results: list[dict[str, Any]] = []
+    peer = None if args.no_kvpress else "diagnostics" if args.same_diagnostics else "generation only"
     passed_on = [a for a in sys.argv[1:] if a != "--json"]
     for length in args.lengths.split(","):
         if args.only_memory:
             found = memory(model, int(length), cells, args.max_new_tokens)
             results.append({"peak memory / full cache": found})
             continue
-        result = measure(
-            model, int(length), cells, protocols, args.max_new_tokens, args.repeats, not args.no_kvpress
-        )
+        result = measure(model, int(length), cells, protocols, args.max_new_tokens, args.repeats, peer)
         result["peak memory / full cache"] = memory_apart(passed_on, length)
         results.append(result)
     report(results, args.json)

@@ -1,0 +1,129 @@
+"""The ratios of matrix_cost.py on one GPU, for a model of 8B shape with random weights: nothing is downloaded.
+
+    python benchmarks/gpu.py [--shape qwen3-8b|small] [--lengths 4096,8192,16384] [--device cuda] [--json]
+
+Random weights do the same arithmetic as trained ones. What they change is how many rows leave the control's
+answer, so both ends are shown: `agreeing` rows follow the draft to its end (the control's answer is one token), `leaving`
+ones decode all their tokens (their answers are random, and almost every row departs at once). A trained model lies
+between. `--shape small --device cpu` checks the script on any machine. Stops before --minutes are over and says
+what it left out.
+"""
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from common import peak_bytes, report, timed
+from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from kvdiag.engine.matrix import run_matrix
+from kvdiag.prompts import Prompt
+
+SHAPES = {
+    "qwen3-8b": {  # Qwen3-8B's own numbers
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+    },
+    "small": {
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "vocab_size": 512,
+    },
+}
+CUE, QUESTION, GOLD = 8, 32, 8
+
+
+def random_model(shape: str, device: str, dtype: torch.dtype) -> Any:
+    """A Qwen3 of this shape, initialised on the device."""
+    config = Qwen3Config(**SHAPES[shape], max_position_embeddings=40960, tie_word_embeddings=False)
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
+    return model.eval()
+
+
+def random_prompt(vocabulary: int, length: int) -> Prompt:
+    """Random tokens: context, question, cue; the evidence is a needle of 24 tokens in the middle."""
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.randint(10, vocabulary, (length,), generator=generator).tolist()
+    gold = tuple(torch.randint(10, vocabulary, (GOLD,), generator=generator).tolist())
+    n_context, middle = length - CUE - QUESTION, length // 2
+    return Prompt("", tuple(ids), n_context, QUESTION, gold, ((middle, middle + 24),), "available", None)
+
+
+def measure(model: Any, length: int, matrix: str, max_new_tokens: int, peers: bool) -> dict[str, Any]:
+    """Ratios at one length; the first run of each kind is thrown away."""
+    prompt, cells = random_prompt(model.config.vocab_size, length), matrix_cells(matrix, ["query_agnostic"])
+    nothing: frozenset[int] = frozenset()
+    outcome: dict[str, Any] = {"tokens": length, "cells": len(cells), "matrix": matrix}
+    for kind, n in (("agreeing", 1), ("leaving", max_new_tokens)):
+        full_cache_run(model, prompt, n, nothing)
+        run_matrix(model, prompt, cells, nothing, n)
+        _, control = timed(full_cache_run, model, prompt, n, nothing)
+        result, spent = timed(run_matrix, model, prompt, cells, nothing, n)
+        outcome[f"matrix / one FullCache run, {kind}"] = spent / control
+        for stage, seconds in result.seconds.items():
+            outcome[f"  {stage}, {kind}"] = seconds / control
+        failed = [c.id for c in cells if result.views[c].error]
+        if failed:
+            outcome["  cells that failed"] = ", ".join(failed)
+    outcome["peak memory / full cache"] = _memory(model, prompt, cells, max_new_tokens)
+    if peers:
+        for name, peer in (("generation only", kvpress_run), ("same diagnostics", separate_passes)):
+            each = [
+                timed(peer, model, prompt, c, max_new_tokens, nothing)[1]
+                for c in cells[:: max(1, len(cells) // 4)]
+            ]
+            outcome[f"kvpress cell by cell, {name} / matrix"] = sum(each) / len(each) * len(cells) / spent
+        outcome["  kvpress was timed on"] = f"{len(each)} of {len(cells)} cells, taken for all"
+    return outcome
+
+
+def _memory(model: Any, prompt: Prompt, cells: Any, max_new_tokens: int) -> float | None:
+    sizes: list[int] = []
+
+    def run() -> None:
+        sizes.append(run_matrix(model, prompt, cells, frozenset(), max_new_tokens).prefix_bytes)
+
+    peak = peak_bytes(run)
+    return None if peak is None else peak / sizes[0]
+
+
+def main() -> None:
+    """Parse and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen3-8b", choices=sorted(SHAPES))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--lengths", default="4096,8192,16384")
+    parser.add_argument("--matrix", default="paper", choices=sorted(MATRICES))
+    parser.add_argument("--max-new-tokens", type=int, default=16)
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    end = time.monotonic() + 60 * args.minutes
+    model = random_model(args.shape, args.device, getattr(torch, args.dtype))
+    results: list[dict[str, Any]] = []
+    longest = 0.0
+    for length in map(int, args.lengths.split(",")):
+        if time.monotonic() + 2.5 * longest > end:  # twice the length takes more than twice the time
+            results.append({"tokens": length, "left out": f"--minutes {args.minutes:g} would not do"})
+            continue
+        result, longest = timed(measure, model, length, args.matrix, args.max_new_tokens, True)
+        results.append({"device": str(model.device), "dtype": args.dtype, "shape": args.shape} | result)
+    report(results, args.json)
+
+
+if __name__ == "__main__":
+    main()
