@@ -11,7 +11,7 @@ from kvdiag.records.schema import json_schema, metric_names, to_table
 
 MODEL = "made-up"
 WORKLOAD = "ruler_1k"
-_UNSAID = ("detail", "degenerate", "origin_label")
+_UNSAID = ("detail", "degenerate", "origin_label", "submitter", "verification")
 _BY_TYPE: dict[str, Any] = {"integer": 1, "number": 0.5, "boolean": False, "array": [], "object": {}}
 
 
@@ -22,14 +22,14 @@ def filled(table: str, **known: Any) -> dict[str, Any]:
         types = prop["type"] if isinstance(prop["type"], list) else [prop["type"]]
         if name.endswith("status"):
             row[name] = "available"
-        elif name.endswith("reason") and "enum" not in prop:
+        elif (name.endswith("reason") and "enum" not in prop) or name in _UNSAID:
             row[name] = None
         elif "enum" in prop:
             row[name] = prop["enum"][0]
         elif "0-9a-f" in prop.get("pattern", ""):
             row[name] = "0" * 64
         elif types[0] == "string":
-            row[name] = None if name in _UNSAID else name
+            row[name] = name
         else:
             row[name] = _BY_TYPE[types[0]]
     unknown = known.keys() - row.keys()

@@ -25,11 +25,12 @@ def built(out, *flags):
     return connect(out)
 
 
-def shortest(folder, file, key, n):
-    """A file of the n shortest items of a JSON list, by the length of their context."""
-    items = sorted(json.loads(file.read_text()), key=lambda item: len(str(item[key])))[:n]
+def chosen(folder, file, answers, n):
+    """A file of n questions: the shortest one of each of these answers, then the shortest of the rest."""
+    items = sorted(json.loads(file.read_text()), key=lambda item: len(str(item["context"])))
+    first = [next(item for item in items if item["answer"] == answer) for answer in answers]
     path = folder / file.name
-    path.write_text(json.dumps(items))
+    path.write_text(json.dumps([*first, *(item for item in items if item not in first)][:n]))
     return path
 
 
@@ -52,9 +53,10 @@ def test_ruler_with_all_its_tasks(tmp_path):
 
 
 def test_hotpotqa(tmp_path):
-    file = shortest(tmp_path, DATA / "hotpotqa/hotpot_dev_distractor_sample110.json", "context", 12)
-    ledger = built(tmp_path / "ledger", "--workload", "hotpotqa", "--file", file, "--limit", 12)
-    assert count(ledger, "runs", "err IS NOT NULL") == 12 * 6
+    # This small model answers few of them: two that it does, with the full cache, and two short ones.
+    file = chosen(tmp_path, DATA / "hotpotqa/hotpot_dev_distractor_sample110.json", ("Animorphs", "no"), 4)
+    ledger = built(tmp_path / "ledger", "--workload", "hotpotqa", "--file", file, "--limit", 4)
+    assert count(ledger, "runs", "err IS NOT NULL") == 4 * 6
     assert count(ledger, "controls", "correct") > 0
     assert count(ledger, "c2w", "ecov IS NOT NULL AND signature IS NOT NULL") > 0
 

@@ -25,7 +25,7 @@ DIAGNOSTICS = (
     "ear",
     "prefix_agreement",
 )
-_COLUMNS = ("status", "reason", "degenerate", "score", "correct", "transition", *DIAGNOSTICS)
+COLUMNS = ("status", "reason", "degenerate", "score", "correct", "transition", *DIAGNOSTICS)
 
 
 def compare(
@@ -59,7 +59,7 @@ def _said(found: dict[str, Any]) -> str:
 
 def _sources(connection: Any, a: Cell, b: Cell, workload: str | None) -> list[dict[str, Any]]:
     """A row a source that either cell has, with both sides' columns as a_… and b_…"""
-    columns = ", ".join(f"{side}.{name} AS {side}_{name}" for side in "ab" for name in _COLUMNS)
+    columns = ", ".join(f"{side}.{name} AS {side}_{name}" for side in "ab" for name in COLUMNS)
     own = "SELECT * FROM runs WHERE method = ? AND setting = ? AND protocol = ? AND model = ?"
     own += "" if workload is None else " AND workload = ?"
     sql = (

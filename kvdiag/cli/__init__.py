@@ -12,15 +12,21 @@ from kvdiag.errors import KvdiagError, near_matches
 # `kvdiag query` never imports torch and help needs no imports at all.
 _COMMANDS = {
     "build": ("build", "build", "Run sources through the whole matrix and write a ledger."),
+    "evaluate": ("evaluate", "evaluate", "Test a method of your own on a ledger's sources."),
     "query": ("query", "query", "Ask a ledger with SQL."),
     "show": ("show", "show", "Show one run: what it answered, what it kept, and why it failed."),
     "validate": ("validate", "validate", "Check a ledger, a Parquet file or JSON lines against the contract."),
     "compare": ("compare", "compare", "Compare two methods on the sources that both answered."),
+    "audit": ("audit", "audit", "What survives when the question comes after compression, and the hazards."),
     "analyze": ("analyze", "analyze", "Statistics over a ledger."),
+    "report": ("report", "report", "Write a ledger's findings as one page of figures and tables."),
     "repair": ("repair", "repair", "Raise attention on retained evidence, and see whether failures mend."),
+    "push": ("push", "push", "Publish a ledger on the Hugging Face Hub."),
+    "submit": ("submit", "submit", "Offer an evaluation to a data set on the Hub, as a pull request."),
+    "merge": ("submit", "merge", "Take a submission into a new version of a ledger."),
     "import": ("importing", "import_", "Turn published results of others into a ledger."),
     "methods": ("catalogue", "methods", "List compression methods."),
-    "workloads": ("catalogue", "workloads", "List workloads."),
+    "workloads": ("workloads", "workloads", "List workloads, and check what one is made of."),
     "schema": ("schema", "schema", "Show the columns of a table."),
 }
 

@@ -9,8 +9,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 data = click.option(
     "--data",
-    metavar="LEDGER",
-    help="Ledger folder to read. Default: the newest one in the working folder.",
+    metavar="LEDGER|ORG/NAME[@REV]",
+    help="Ledger folder, or a data set on the Hub. Default: the newest ledger in the working folder.",
 )
 
 

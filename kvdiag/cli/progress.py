@@ -11,6 +11,8 @@ from rich.table import Table
 
 from kvdiag.analysis import show, show_text, summary
 from kvdiag.engine.build import Plan, Watcher
+from kvdiag.engine.source import TRIES, Failure
+from kvdiag.engine.watch import memory
 from kvdiag.workloads.base import Source
 
 
@@ -23,8 +25,9 @@ class BuildProgress(Watcher):
         self._bar: Progress | None = None
         self._task: Any = None
         self._cells = 0
-        self._done = self._total = 0
+        self._done = self._total = self._before = 0
         self._started = time.monotonic()
+        self._shown: set[str] = set()  # errors whose traceback was printed
         self._console.print("loading the model …") if self._console.is_terminal else None
 
     def __enter__(self) -> "BuildProgress":
@@ -35,7 +38,9 @@ class BuildProgress(Watcher):
             self._bar.stop()
         if kind is not None and issubclass(kind, KeyboardInterrupt) and self._total:
             self._console.print(
-                f"stopped with {self._done} of {self._total} sources done; to go on, run again: {self._command}"
+                f"stopped with {self._done} of {self._total} sources done; to go on, run again: {self._command}",
+                soft_wrap=True,
+                markup=False,
             )
 
     def planned(self, plan: Plan, done: int) -> None:
@@ -43,7 +48,7 @@ class BuildProgress(Watcher):
         environment = plan.environment
         self._cells = len(plan.cells)
         lines = [
-            ("sources", f"{len(plan.sources)} of {plan.recipe.workload} ({', '.join(plan.recipe.tasks)})"),
+            ("sources", _sources(plan)),
             (
                 "cells",
                 f"{len(plan.recipe.methods)} methods at their settings ({', '.join(plan.recipe.settings)}) x "
@@ -61,6 +66,7 @@ class BuildProgress(Watcher):
         if done:
             self._console.print(f"{done} of {len(plan.sources)} sources were done before")
         self._done, self._total, self._started = done, len(plan.sources), time.monotonic()
+        self._before = done
         if done < self._total:
             self._start_bar()
 
@@ -72,27 +78,63 @@ class BuildProgress(Watcher):
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
+            TextColumn("{task.fields[memory]}"),
             console=self._console,
         )
         self._task = self._bar.add_task(
-            "sources", total=self._total, completed=self._done, rate=f"x {self._cells} cells"
+            "sources", total=self._total, completed=self._done, rate=f"x {self._cells} cells", memory=""
         )
         if self._console.is_terminal:
             self._bar.start()
+
+    def source_started(self, source: Source, worker: str | None = None) -> None:
+        """Show which source is in hand."""
+        if self._bar is not None:
+            self._bar.update(self._task, description=source.source_id.split("/", 1)[-1][-28:])
+
+    def failed(self, failure: Failure) -> None:
+        """A line for each failed try; the traceback of an error once."""
+        if failure.error not in self._shown:
+            self._shown.add(failure.error)
+            self._console.print(failure.traceback.rstrip(), markup=False)
+        left = "tried again" if failure.attempt < TRIES else "becomes rows `failed: exception`"
+        self._console.print(
+            f"{failure.source_id}: try {failure.attempt} ended in {failure.error}; {left}", markup=False
+        )
+
+    def warned(self, text: str) -> None:
+        """A line."""
+        self._console.print(f"warning: {text}", markup=False, soft_wrap=True)
 
     def source_done(self, source: Source, seconds: dict[str, float]) -> None:
         """Advance the bar; without a terminal, a line a source."""
         self._done += 1
         assert self._bar is not None
         spent = sum(seconds.values())
-        rate = f"x {self._cells} cells, {spent:.1f} s each"
-        self._bar.update(self._task, advance=1, rate=rate)
+        passed = time.monotonic() - self._started
+        here = self._done - self._before
+        held = _memory()
+        rate = f"x {self._cells} cells, {spent:.1f} s each, {here / passed * 3600:,.0f} sources/h"
+        self._bar.update(self._task, advance=1, rate=rate, memory=held)
         if not self._console.is_terminal:
-            left = (time.monotonic() - self._started) * (self._total - self._done) / max(1, self._done)
+            left = passed * (self._total - self._done) / here
             self._console.print(
                 f"source {self._done}/{self._total}  {source.task}  {self._cells} cells in {spent:.1f} s"
-                f"  about {left:.0f} s left"
+                f"  {here / passed * 3600:,.0f} sources/h  about {left:.0f} s left  {held}",
+                soft_wrap=True,
             )
+
+
+def _memory() -> str:
+    held = memory()
+    gpu = f", GPU {held['gpu_peak_bytes'] / 2**30:.1f} GiB at most" if "gpu_peak_bytes" in held else ""
+    return f"{held['rss_bytes'] / 2**30:.1f} GiB{gpu}"
+
+
+def _sources(plan: Plan) -> str:
+    recipe, n = plan.recipe, len(plan.sources)
+    fewer = f" (asked for {recipe.limit}: there are no more)" if n < recipe.limit else ""
+    return f"{n} of {recipe.workload} ({', '.join(recipe.tasks)}){fewer}"
 
 
 def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
@@ -101,9 +143,11 @@ def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
     console.width = max(console.width, 100)  # the table needs it; a narrow terminal wraps lines
     controls = summary.controls(ledger)
     click.echo()
+    unjudged = controls["n_answered"] - controls["n_judged"]
+    apart = f"; {unjudged} answers have no right or wrong" if unjudged else ""
     click.echo(
-        f"Full cache: {controls['n_correct']} of {controls['n_answered']} answers right "
-        f"({controls['n']} sources). Compressed, of those right answers:"
+        f"Full cache: {controls['n_correct']} of {controls['n_judged']} answers right "
+        f"({controls['n']} sources{apart}). Compressed, of those right answers:"
     )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("method", "setting", "protocol"):
@@ -131,6 +175,9 @@ def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
         for line in show_text.brief(show.gather(ledger, found["run_id"])):
             click.echo(f"  {line}")
     seconds = manifest["build"].get("seconds_by_stage") or {}
+    if exceptions := manifest["build"].get("exceptions"):
+        source, error = next(iter(exceptions.items()))
+        click.echo(f"\n{len(exceptions)} sources ended in an exception and have no answers, as {source}: {error}")
     if seconds:
         stages = ", ".join(f"{k} {v:.0f}" for k, v in seconds.items())
         click.echo(f"\nSeconds by stage: {stages}")

@@ -59,7 +59,8 @@ def run(
         full = full_cache_without_press(model, prompt.ids[:n])
     masks = _take_masks(model, full)
     kept = masks
-    if masks is None and not method.structural:
+    evicted = any(layer.keys.shape[2] < n for layer in cache.layers)  # else rows may be altered, and match none
+    if masks is None and evicted and not method.structural:
         name = "values" if method.alters == "keys" else "keys"
         kept = torch.stack(
             [
@@ -197,14 +198,27 @@ def _feed(model: Any, cache: Any, ids: list[int], first_position: int) -> torch.
 
 
 def matched_rows(rows: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """bool [heads, n]: rows [heads, kept, D] found again among whole [heads, n, D].
+    """bool [heads, n]: rows [heads, kept, D] found again, bit for bit, among whole [heads, n, D].
 
     Raises ValueError unless each row matches exactly one.
     """
-    same = (rows[:, :, None] == whole[:, None]).all(-1)
-    if not bool((same.sum(-1) == 1).all()):
-        raise ValueError("a kept row must match exactly one row of the full cache")
-    return same.any(1)
+    found = torch.zeros(whole.shape[:2], dtype=torch.bool)
+    for head, (some, every) in enumerate(zip(rows, whole, strict=True)):
+        places: dict[bytes, list[int]] = {}
+        for i, row in enumerate(_row_bytes(every)):
+            places.setdefault(row, []).append(i)
+        matches = [places.get(row, []) for row in _row_bytes(some)]
+        if any(len(at) != 1 for at in matches):
+            raise ValueError("a kept row must match exactly one row of the full cache")
+        found[head, [at[0] for at in matches]] = True
+    return found.to(whole.device)
+
+
+def _row_bytes(rows: torch.Tensor) -> list[bytes]:
+    """Each row of [n, D] as bytes. Looking them up takes n steps where comparing all with all takes n squared."""
+    data = rows.contiguous().view(torch.uint8).cpu().numpy().tobytes()
+    width = rows.shape[1] * rows.element_size()
+    return [data[i : i + width] for i in range(0, len(data), width)]
 
 
 def _run_quantized(

@@ -1,215 +1,241 @@
 """`kvdiag build`: plan, run every source through the matrix, commit each, compact to a ledger."""
 
-import importlib.metadata
-import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import torch
+import pyarrow as pa
 
-from kvdiag import __version__
-from kvdiag.engine.matrix import NonFiniteError, run_matrix
-from kvdiag.engine.models import LoadedModel, load_model
-from kvdiag.engine.probe import probe
-from kvdiag.engine.rows import Gap, Subject, records
-from kvdiag.engine.views import Cell
-from kvdiag.errors import UsageError
+from kvdiag.engine.plan import Plan, environment, make_plan, make_sources
+from kvdiag.engine.source import SourceDone, attempt, is_out_of_memory, run_source
+from kvdiag.engine.stopping import StopSwitch
+from kvdiag.engine.watch import Watcher, memory
+from kvdiag.errors import DataError
 from kvdiag.ledger.finish import write_ledger
+from kvdiag.ledger.intact import damage, refuse_damaged
 from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
 from kvdiag.ledger.work import WorkFolder, check_recipe, refuse_other
 from kvdiag.methods import catalogue
-from kvdiag.prompts import Prompt, PromptBuilder
+from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
 from kvdiag.records.schema import to_table
-from kvdiag.workloads import registry
 from kvdiag.workloads.base import Source
 
+__all__ = [
+    "LocalRunner",
+    "Plan",
+    "Runner",
+    "Watcher",
+    "build",
+    "default_out",
+    "environment",
+    "is_out_of_memory",
+    "make_plan",
+    "make_sources",
+    "run_source",
+]
 
-@dataclass(frozen=True)
-class Plan:
-    """All that a build will do. Printed before it starts."""
-
-    recipe: Recipe
-    out: Path
-    model: LoadedModel
-    sources: list[Source]
-    cells: list[Cell]
-    cannot: dict[str, Gap]  # methods that this model or machine cannot run
-    environment: dict[str, Any]
-
-    @property
-    def n_runs(self) -> int:
-        """Planned runs, controls apart."""
-        return len(self.sources) * len(self.cells)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The part of the manifest that is the same for the same build."""
-        return {
-            "recipe": self.recipe.as_dict(),
-            "environment": self.environment,
-            "cells": [c.id for c in self.cells],
-        }
+# So many sources in a row that end in an exception are no fault of the sources: the build stops.
+IN_A_ROW = 5
+# Sources whose rows become Arrow columns together.
+BATCH = 64
 
 
-class Watcher:
-    """Told of what a build does; the command line shows it."""
+class Runner(Protocol):
+    """What runs the sources of a plan: this process, or a pool of others (kvdiag.scale)."""
 
-    def planned(self, plan: Plan, done: int) -> None:
-        """The plan stands; `done` sources were committed by an earlier run."""
+    def plan(self, recipe: Recipe, out: Path) -> Plan:
+        """The plan, made where the model is."""
 
-    def source_done(self, source: Source, seconds: dict[str, float]) -> None:
-        """A source was committed."""
+    def run(
+        self, plan: Plan, todo: Sequence[Source], watcher: Watcher, switch: StopSwitch
+    ) -> Generator[SourceDone]:
+        """Sources as they are done, in any order. Starts none after the switch was asked to stop."""
+
+    def about(self) -> dict[str, Any]:
+        """What the manifest's `build` part says of it."""
 
 
-def build(recipe: Recipe, out: Path, watcher: Watcher | None = None) -> dict[str, Any]:
+class LocalRunner:
+    """One source after the other, in this process."""
+
+    def plan(self, recipe: Recipe, out: Path) -> Plan:
+        """The plan, with the model loaded."""
+        return make_plan(recipe, out)
+
+    def run(
+        self, plan: Plan, todo: Sequence[Source], watcher: Watcher, switch: StopSwitch
+    ) -> Generator[SourceDone]:
+        """Sources in the plan's order."""
+        prompts = PromptBuilder.create(plan.model.tokenizer, plan.recipe.prompt)
+        for source in todo:
+            if switch.asked is not None:
+                return
+            watcher.source_started(source)
+            yield attempt(plan, prompts, source)
+
+    def about(self) -> dict[str, Any]:
+        """Nothing to say."""
+        return {}
+
+
+def build(
+    recipe: Recipe,
+    out: Path,
+    watcher: Watcher | None = None,
+    runner: Runner | None = None,
+    switch: StopSwitch | None = None,
+    work_at: str | None = None,
+) -> dict[str, Any]:
     """Build a ledger; returns its manifest. Goes on where an interrupted build of the same recipe stopped.
 
-    Raises UsageError or RefusedError before anything is written when the recipe cannot be built there.
+    runner: what runs the sources. switch: asks it to stop. work_at: where committed sources are kept until the
+    ledger is whole, `.work` in it or any fsspec address.
+
+    Raises UsageError or RefusedError before anything is written when the recipe cannot be built there, DataError
+    when a finished ledger there is damaged or the disk is full, Stopped when the switch was asked.
     """
-    watcher = watcher or Watcher()
+    watcher, runner, switch = watcher or Watcher(), runner or LocalRunner(), switch or StopSwitch()
     check_recipe(out, recipe.as_dict())
-    plan = make_plan(recipe, out)
+    plan = runner.plan(recipe, out)
     if (out / MANIFEST).is_file() and not (out / WORK).is_dir():
-        manifest = read_manifest(out)
-        refuse_other(out, manifest, plan.as_dict())
+        manifest = _finished(plan)
+        refuse_damaged(out, manifest)
         watcher.planned(plan, len(plan.sources))
         return manifest
-    work = WorkFolder(out)
+    work = WorkFolder(out, work_at)
     with work.locked():
-        work.adopt(plan.as_dict())
-        return _run(plan, work, watcher)
+        if (out / MANIFEST).is_file():  # finished meanwhile by another process, or killed as it tidied up
+            manifest = _finished(plan)
+            if not damage(out, manifest):
+                work.remove()
+                watcher.planned(plan, len(plan.sources))
+                return manifest
+        with _disk(plan, work):
+            work.adopt(plan.as_dict())
+        return _run(plan, work, watcher, runner, switch)
 
 
-def make_plan(recipe: Recipe, out: Path) -> Plan:
-    """Load the model and make the sources."""
-    model = load_model(recipe.model, recipe.dtype, recipe.device, recipe.trust_remote_code)
-    workload = registry.get(recipe.workload)
-    if workload.length > model.max_positions:
-        raise UsageError(
-            f"--length {workload.length}: longer than the {model.max_positions} positions of {model.name}; "
-            f"give --length {model.max_positions} or less"
-        )
-    prompts = PromptBuilder.create(model.tokenizer, recipe.prompt)
-    sources = list(workload.sources(recipe.tasks, recipe.limit, recipe.seed, prompts.count, recipe.max_new_tokens))
-    cells = [Cell(*cell) for cell in recipe.cells()]
-    cannot = probe(model, [cell.method for cell in cells])
-    return Plan(recipe, out, model, sources, cells, cannot, environment(model, cannot))
-
-
-def environment(model: LoadedModel, cannot: Mapping[str, Gap]) -> dict[str, Any]:
-    """What numbers may depend on."""
-    packages = ["torch", "transformers", "kvpress", "tokenizers", "numpy", "pyarrow"]
-    packages += [name for name in ("hqq", "optimum-quanto") if _installed(name)]
-    return {
-        "kvdiag": __version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
-        "model": model.name,
-        "model_digest": model.digest,
-        "tokenizer_sha256": model.tokenizer_digest,
-        "dtype": model.dtype,
-        "device": torch.cuda.get_device_name() if model.device.startswith("cuda") else model.device,
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "attention": "sdpa prefill, kvdiag replay",
-        "decoding": "greedy",
-        "stop_ids": sorted(model.stop_ids),
-        "cannot_run": {method: gap.reason for method, gap in sorted(cannot.items())},
-    }
-
-
-def _installed(package: str) -> bool:
-    try:
-        importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _run(plan: Plan, work: WorkFolder, watcher: Watcher) -> dict[str, Any]:
-    prompts = PromptBuilder.create(plan.model.tokenizer, plan.recipe.prompt)
-    committed = {s.source_id: r for s in plan.sources if (r := work.load(s.source_id)) is not None}
-    watcher.planned(plan, len(committed))
-    seconds: dict[str, float] = {}
-    for source in plan.sources:
-        if source.source_id in committed:
-            continue
-        rows, stages = run_source(plan, prompts, source)
-        work.commit(rows)
-        committed[source.source_id] = rows
-        for stage, spent in stages.items():
-            seconds[stage] = seconds.get(stage, 0.0) + spent
-        watcher.source_done(source, stages)
-    ordered = [committed[s.source_id] for s in plan.sources]
-    rows = {
-        "sources": [r["source"] for r in ordered],
-        "controls": [r["control"] for r in ordered],
-        "runs": [run for r in ordered for run in r["runs"]],
-        "retention": [row for r in ordered for row in r["retention"]],
-        "methods": [catalogue.method_row(m) for m in catalogue.select(plan.recipe.methods)],
-    }
-    manifest = write_ledger(
-        plan.out,
-        {table: to_table(table, found) for table, found in rows.items()},
-        plan=plan.as_dict(),
-        thresholds=plan.recipe.signature_thresholds(),
-        build={"seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()}},
-    )
-    work.remove()
+def _finished(plan: Plan) -> dict[str, Any]:
+    """The manifest of the ledger that is there, which must be this plan's."""
+    manifest = read_manifest(plan.out)
+    refuse_other(plan.out, manifest, plan.as_dict())
     return manifest
 
 
-def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict[str, Any], dict[str, float]]:
-    """Records of one source and the seconds each stage took. What cannot run becomes rows that say why."""
-    prompt = prompts.build(source)
-    gaps = _gaps(plan, prompt)
-    cells = [c for c in plan.cells if c not in gaps]
-    model = plan.model
-    outcome: Any
-    seconds: dict[str, float] = {}
+def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch: StopSwitch) -> dict[str, Any]:
+    started = time.monotonic()
+    todo = [s for s in plan.sources if work.load(s.source_id) is None]
+    kept = len(plan.sources) - len(todo)
+    watcher.planned(plan, kept)
+    for text in work.damaged:
+        watcher.warned(text)
+    writing = 0.0
+    with switch.deferred(), closing(runner.run(plan, todo, watcher, switch)) as found:
+        for done in _sound(found, watcher):
+            start = time.perf_counter()
+            with _disk(plan, work):
+                # Stages go into the work file, so that a resumed build can tell those of all its sources.
+                work.commit(done.records | {"seconds": done.seconds})
+            spent = time.perf_counter() - start
+            writing += spent
+            watcher.source_done(done.source, done.seconds | {"write": spent})
+    switch.check()
+    with _disk(plan, work):
+        start = time.perf_counter()
+        tables, seconds, exceptions = _gather(plan, work)
+        seconds["write"] = writing + time.perf_counter() - start
+        manifest = write_ledger(
+            plan.out,
+            tables,
+            plan=plan.as_dict(),
+            thresholds=plan.recipe.signature_thresholds(),
+            build={
+                "seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()},
+                "seconds": round(time.monotonic() - started, 3),
+                "sources_resumed": kept,
+                "exceptions": exceptions,
+                **memory(),
+                **runner.about(),
+            },
+        )
+    work.remove()
+    watcher.finished(manifest)
+    return manifest
+
+
+def _sound(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]:
+    """Sources to commit. Those that ended in an exception wait until another one shows that the build is sound.
+
+    Raises DataError after IN_A_ROW of them: a lost GPU or a missing file fails every source, and committing those
+    failures would make them final.
+    """
+    held: list[SourceDone] = []
+    for done in found:
+        for failure in done.failures:
+            watcher.failed(failure)
+        held.append(done)
+        if not done.failed:
+            yield from held
+            held = []
+        elif len(held) == IN_A_ROW:
+            raise DataError(
+                f"{IN_A_ROW} sources in a row ended in an exception, the last with {done.failures[-1].error}; "
+                "none of them was kept: mend the cause and run the same command again"
+            )
+    yield from held
+
+
+@contextmanager
+def _disk(plan: Plan, work: WorkFolder) -> Iterator[None]:
+    """A disk that is full or fails is one line that says what is kept."""
     try:
-        outcome = run_matrix(model.model, prompt, cells, model.stop_ids, source.max_new_tokens, model.tokenizer)
-        seconds = outcome.seconds
-    except NonFiniteError as error:
-        outcome = Gap("failed", "nonfinite", str(error))
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        outcome = Gap("failed", "oom", _first_line(error))
-    subject = Subject(source, prompt, model.name, model.tokenizer)
-    return records(subject, plan.cells, outcome, gaps), seconds
+        yield
+    except OSError as error:
+        kept = sum(work.load(s.source_id) is not None for s in plan.sources)
+        raise DataError(
+            f"--out {plan.out}: cannot be written ({error.strerror or error}); {kept} of {len(plan.sources)} "
+            "sources are kept: make room and run the same command again"
+        ) from error
 
 
-def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:
-    """Cells that cannot run on this source, known before any work."""
-    gaps = {}
-    for cell in plan.cells:
-        method = cell.method
-        n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
-        reason = method.unsupported(cell.setting)
-        if method.id in plan.cannot:
-            gaps[cell] = plan.cannot[method.id]
-        elif reason:
-            gaps[cell] = Gap("unsupported", reason, f"{method.id} has no {cell.setting}")
-        elif n < method.min_positions:
-            detail = f"{n} positions; {method.id} needs {method.min_positions}"
-            gaps[cell] = Gap("unsupported", "context_too_short", detail)
-    return gaps
+def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str, float], dict[str, str]]:
+    """Tables of all committed sources in the plan's order, seconds by stage, and what failed by exception."""
+    parts: dict[str, list[pa.Table]] = {"sources": [], "controls": [], "runs": [], "retention": []}
+    seconds: dict[str, float] = {}
+    exceptions: dict[str, str] = {}
+    for first in range(0, len(plan.sources), BATCH):
+        rows = [_committed(work, source) for source in plan.sources[first : first + BATCH]]
+        parts["sources"].append(to_table("sources", [r["source"] for r in rows]))
+        parts["controls"].append(to_table("controls", [r["control"] for r in rows]))
+        parts["runs"].append(to_table("runs", [run for r in rows for run in r["runs"]]))
+        parts["retention"].append(to_table("retention", [row for r in rows for row in r["retention"]]))
+        for row in rows:
+            for stage, spent in row["seconds"].items():
+                seconds[stage] = seconds.get(stage, 0.0) + spent
+            if (row["control"]["status"], row["control"]["reason"]) == ("failed", "exception"):
+                exceptions[row["source"]["source_id"]] = row["control"]["detail"]
+    tables = {table: pa.concat_tables(found).combine_chunks() for table, found in parts.items()}
+    methods = [catalogue.method_row(m) for m in catalogue.select(plan.recipe.methods)]
+    return tables | {"methods": to_table("methods", methods)}, seconds, exceptions
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; a CPU has no error class of its own for it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _committed(work: WorkFolder, source: Source) -> dict[str, Any]:
+    rows = work.load(source.source_id)
+    if rows is None:
+        raise DataError(
+            f"{work.folder}: the work file of {source.source_id} went or was damaged while the build ran; "
+            "run the same command again"
+        )
+    return rows
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def default_out(recipe: Recipe) -> Path:
-    """`ledgers/<recipe or workload>-<model>`."""
+def default_out(recipe: Recipe, out: Path | None = None, alone: bool = True) -> Path:
+    """`out`, or `ledgers/<recipe or workload>-<model>`. With other models beside it, a folder of its own there."""
     label = recipe.workload if recipe.name == "default" else recipe.name
     model = Path(recipe.model.split("@")[0]).name.removesuffix(".gguf")
-    return Path("ledgers") / f"{label}-{model}"
+    if out is None:
+        return Path("ledgers") / f"{label}-{model}"
+    return out if alone else out / f"{label}-{model}"

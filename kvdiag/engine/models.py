@@ -154,6 +154,20 @@ def load_tokenizer(spec: str, trust_remote_code: bool = False) -> LoadedTokenize
     return LoadedTokenizer(name, tokenizer, int(text.max_position_embeddings))
 
 
+def load_config(spec: str, trust_remote_code: bool = False) -> Any:
+    """The config of a model, of its text part where it has several. Raises UsageError when it cannot be read."""
+    _, path, revision = _resolve(spec)
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if revision:
+        options["revision"] = revision
+    try:
+        with _quiet():
+            config = AutoConfig.from_pretrained(path, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise UsageError(f"--model {spec}: its config cannot be read ({_first_line(error)})") from error
+    return getattr(config, "text_config", None) or config
+
+
 def stop_ids(model: Any) -> frozenset[int]:
     """Every stop token of the model: generation config first, then config. There may be several."""
     found: set[int] = set()

@@ -8,7 +8,9 @@ import torch
 from kvdiag.engine.matrix import NonFiniteError, run_matrix
 from kvdiag.engine.models import LoadedModel
 from kvdiag.engine.rows import Gap
+from kvdiag.engine.tap import AdapterFactory
 from kvdiag.engine.views import Cell
+from kvdiag.methods.adapters.build import make_adapter
 from kvdiag.methods.catalogue import Method
 from kvdiag.methods.settings import Setting
 from kvdiag.prompts import Prompt
@@ -16,7 +18,7 @@ from kvdiag.prompts import Prompt
 TOKENS = 160  # enough for every method's window
 
 
-def probe(model: LoadedModel, methods: Sequence[Method]) -> dict[str, Gap]:
+def probe(model: LoadedModel, methods: Sequence[Method], make: AdapterFactory = make_adapter) -> dict[str, Gap]:
     """Methods that cannot run, each with its reason: a missing package, or an error on a few random tokens."""
     found: dict[str, Gap] = {}
     candidates = []
@@ -28,7 +30,7 @@ def probe(model: LoadedModel, methods: Sequence[Method]) -> dict[str, Gap]:
     if not candidates or model.max_positions < TOKENS:
         return found
     try:
-        result = run_matrix(model.model, _prompt(model), candidates, frozenset(), 1, model.tokenizer)
+        result = run_matrix(model.model, _prompt(model), candidates, frozenset(), 1, model.tokenizer, make)
     except NonFiniteError:
         return found  # the model's trouble, not a method's: its rows will say so
     for cell in candidates:

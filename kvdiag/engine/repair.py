@@ -87,7 +87,7 @@ def repair(
 
 _TARGETS = """
 SELECT r.run_id FROM runs r
-WHERE r.transition = 'C->W' AND r.degenerate IS NULL AND r.ear < {ear}
+WHERE r.transition = 'C->W' AND r.degenerate IS NULL AND r.ear < {ear} AND r.method IN ({methods})
   AND (r.structurally_addressable OR r.ecov >= {ecov}) ORDER BY r.ear, r.run_id LIMIT {limit}
 """
 # A success of the same cell and task for each target, another one each time as long as there are any.
@@ -107,7 +107,9 @@ SELECT run_id FROM offered JOIN wanted USING (cell_id, task, n) ORDER BY run_id
 def select(ledger: Path, trial: Trial) -> list[tuple[dict[str, Any], str]]:
     """Runs to try, with their sources: targets first, then matched successes."""
     connection = connect(ledger)
-    targets = _TARGETS.format(ear=trial.ear_below, ecov=trial.ecov_at_least, limit=trial.limit)
+    # A method of somebody's own, evaluated or merged, has no code here to run again.
+    methods = ", ".join(f"'{m}'" for m in catalogue.methods())
+    targets = _TARGETS.format(ear=trial.ear_below, ecov=trial.ecov_at_least, limit=trial.limit, methods=methods)
     successes = _SUCCESSES.format(targets=targets, seed=trial.seed)
     found = []
     for sql, kind in ((targets, "target"), (successes, "success")):

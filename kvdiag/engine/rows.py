@@ -208,7 +208,7 @@ def _run_row(
         "family": cell.method.family,
         "setting": str(cell.setting),
         "keep": cell.setting.keep,
-        "origin_label": None,
+        **dict.fromkeys(("origin_label", "submitter", "verification")),
         "protocol": cell.protocol,
         "transition": transition(control.plain["correct"], run.plain["correct"]),
         "coverage_type": cell.method.coverage_type,

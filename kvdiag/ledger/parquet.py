@@ -1,12 +1,11 @@
 """Parquet as every ledger file is written: one explicit schema, the same bytes for the same rows."""
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvdiag.ledger.files import publish
+from kvdiag.ledger.files import whole_file
 from kvdiag.records.schema import arrow_schema, json_schema
 
 # Rows in a row group; well below the 100 MB that dataset viewers accept.
@@ -24,19 +23,15 @@ def write_table(table: str, data: pa.Table, path: Path) -> None:
     if not data.schema.equals(arrow_schema(table)):
         raise ValueError(f"{table}: its columns are not those of the contract")
     data = data.sort_by([(key, "ascending") for key in json_schema(table)["x-sort"]])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.tmp")
-    pq.write_table(
-        data,
-        scratch,
-        compression="zstd",
-        compression_level=6,
-        write_page_index=True,
-        write_page_checksum=True,
-        use_content_defined_chunking=True,
-        row_group_size=ROWS_PER_GROUP,
-        store_schema=False,
-    )
-    with scratch.open("rb") as file:
-        os.fsync(file.fileno())
-    publish(scratch, path)
+    with whole_file(path) as scratch:
+        pq.write_table(
+            data,
+            scratch,
+            compression="zstd",
+            compression_level=6,
+            write_page_index=True,
+            write_page_checksum=True,
+            use_content_defined_chunking=True,
+            row_group_size=ROWS_PER_GROUP,
+            store_schema=False,
+        )

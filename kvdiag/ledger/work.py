@@ -1,35 +1,46 @@
 """Work in progress: the plan, and one committed file a source. A kill loses at most the source in hand."""
 
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from kvdiag import recipes
-from kvdiag.errors import RefusedError, UsageError
-from kvdiag.ledger.files import to_json, write_atomic
-from kvdiag.ledger.layout import MANIFEST, WORK, read_json, read_manifest
+from kvdiag.errors import DataError, RefusedError, UsageError
+from kvdiag.ledger import faults
+from kvdiag.ledger.files import make_folder, seal, to_json, unseal
+from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
+from kvdiag.ledger.store import LocalStore, Store, open_store
 from kvdiag.records.keys import content_hash
+
+PLAN = "plan.json"
+LOCK = ".lock"
 
 
 class WorkFolder:
-    """The `.work` folder of a ledger under construction."""
+    """The work files of a ledger under construction: in its `.work` folder, or at `address` (any fsspec path).
 
-    def __init__(self, ledger: Path) -> None:
+    damaged: committed files that were found damaged; their sources are to be done again.
+    """
+
+    def __init__(self, ledger: Path, address: str | None = None) -> None:
         self.ledger = ledger
         self.folder = ledger / WORK
-        self._plan = self.folder / "plan.json"
+        self.damaged: list[str] = []
+        self._here = LocalStore(self.folder)  # says that a build is under way, wherever its files are
+        self._store: Store = open_store(address, self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the ledger. Raises RefusedError while another build holds it, UsageError when not writable."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.ledger / ".lock")
+            make_folder(self.folder)
+            # The file stays until the ledger is finished: if it went with each build, one that waits for it and
+            # one that makes it anew could both hold "the" lock.
+            lock = FileLock(self.ledger / LOCK)
             lock.acquire(timeout=0)
         except Timeout:
             raise RefusedError(f"--out {self.ledger}: another build is writing there; wait for it") from None
@@ -38,37 +49,63 @@ class WorkFolder:
         try:
             yield
         finally:
-            # Before the release: after it, the file may already be another build's.
-            (self.ledger / ".lock").unlink(missing_ok=True)
             lock.release()
 
     def adopt(self, plan: dict[str, Any]) -> None:
         """Begin or go on with a plan. Raises RefusedError when the folder holds another one."""
         plan = json.loads(to_json(plan))
-        if self._plan.is_file():
-            refuse_other(self.ledger, read_json(self._plan), plan)
-        else:
-            write_atomic(self._plan, to_json(plan, indent=1))
-
-    def _file(self, source_id: str) -> Path:
-        return self.folder / "sources" / f"{content_hash(source_id, length=24)}.json"
+        for store in dict.fromkeys((self._here, self._store)):
+            old = _read_plan(store)
+            if old is not None:
+                refuse_other(self.ledger, old, plan)
+            else:
+                store.write(PLAN, seal("plan", plan))
 
     def load(self, source_id: str) -> dict[str, Any] | None:
-        """The committed records of a source, or None when it is still to do (or its file is damaged)."""
-        path = self._file(source_id)
-        try:
-            records = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        """The committed records of a source; None when it is to do, its file damaged included (see `damaged`)."""
+        name = _file(source_id)
+        data = self._store.read(name)
+        if data is None:
             return None
-        return records if records.get("source", {}).get("source_id") == source_id else None
+        try:
+            records = unseal("records", data)
+            if records["source"]["source_id"] != source_id:
+                raise ValueError("holds another source")
+        except (ValueError, KeyError, TypeError) as error:
+            self.damaged.append(f"{self._store.place}/{name}: damaged ({error}); {source_id} is done again")
+            return None
+        return records
 
     def commit(self, records: dict[str, Any]) -> None:
-        """Keep a source's rows: {"source": row, "control": row, "runs": [rows]}."""
-        write_atomic(self._file(records["source"]["source_id"]), to_json(records))
+        """Keep a source's rows: {"source": row, "control": row, "runs": [rows]}, and what else belongs to it."""
+        self._store.write(_file(records["source"]["source_id"]), seal("records", records))
 
     def remove(self) -> None:
-        """The ledger is whole; the work files go."""
-        shutil.rmtree(self.folder)
+        """The ledger is whole; the lock's file and the work files go. Another call ends what a kill left."""
+        faults.point("work:finished")
+        with suppress(OSError):
+            (self.ledger / LOCK).unlink(missing_ok=True)
+        faults.point("work:unlocked")
+        self._store.remove()
+        self._here.remove()
+        faults.point("work:removed")
+
+
+def _file(source_id: str) -> str:
+    return f"sources/{content_hash(source_id, length=24)}.json"
+
+
+def _read_plan(store: Store) -> dict[str, Any] | None:
+    """The plan of a build under way. Raises DataError when its file is damaged: what it holds is then unknown."""
+    data = store.read(PLAN)
+    if data is None:
+        return None
+    try:
+        return unseal("plan", data)
+    except ValueError as error:
+        raise DataError(
+            f"{store.place}/{PLAN}: damaged ({error}); remove {store.place} to build its sources anew"
+        ) from error
 
 
 def refuse_other(ledger: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -85,15 +122,13 @@ def refuse_other(ledger: Path, old: dict[str, Any], new: dict[str, Any]) -> None
 
 def check_recipe(ledger: Path, recipe: dict[str, Any]) -> None:
     """Refuse another recipe's folder before anything is loaded."""
-    plan = ledger / WORK / "plan.json"
-    if plan.is_file():
-        old = read_json(plan)
-    elif (ledger / MANIFEST).is_file():
+    old = _read_plan(LocalStore(ledger / WORK))
+    if old is None and (ledger / MANIFEST).is_file():
         old = read_manifest(ledger)
-    else:
+    if old is None:
         if ledger.exists() and not ledger.is_dir():
             raise UsageError(f"--out {ledger}: is a file; name a folder")
-        if ledger.is_dir() and any(p.name != WORK and p.name != ".lock" for p in ledger.iterdir()):
+        if ledger.is_dir() and any(p.name not in (WORK, LOCK) for p in ledger.iterdir()):
             raise RefusedError(f"--out {ledger}: holds other files; choose another --out")
         return
     refuse_other(ledger, {"recipe": old["recipe"]}, {"recipe": recipe})

@@ -67,4 +67,6 @@ def pair(control: Value, run: Value, combine: Callable[[float, float], float]) -
 
 def unmeasured(status: str, reason: str) -> Value:
     """A metric over spans that are not there. Spans may also be `unmapped`, which no metric is."""
-    return Value(None, "not_measured", f"unmapped:{reason}") if status == "unmapped" else Value(None, status, reason)
+    if status == "unmapped":
+        status, reason = "not_measured", f"unmapped:{reason}"
+    return Value(None, status, reason)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from tests.command import kvdiag, start
 from tests.folder import MAX_POSITIONS, save_model
 
 N_SOURCES = 9
+TASKS = "niah_single_1,niah_multikey_1,vt"
 METHODS = ("snapkv", "keydiff", "knorm", "streaming_llm", "tova")
 N_CELLS = 20
 
@@ -26,7 +28,7 @@ def flags(model, out):
     return (
         *("build", "--workload", "ruler_512", "--limit", N_SOURCES, "--seed", "5", "--model", model, "--out", out),
         *("--methods", ",".join(METHODS), "--settings", "keep=0.5,keep=0.125", "--protocol", "both"),
-        *("--max-new-tokens", "6"),
+        *("--tasks", TASKS, "--max-new-tokens", "6"),
     )
 
 
@@ -166,7 +168,7 @@ def test_json_prints_the_manifest(model_folder, tmp_path):
 def test_a_plan_writes_nothing(model_folder, tmp_path):
     result = kvdiag(*flags(model_folder, tmp_path / "x"), "--plan")
     assert result.code == 0
-    assert "= 180, and the controls" in result.err
+    assert "= 180, and the controls" in result.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -194,6 +196,7 @@ def test_a_killed_build_goes_on_and_ends_the_same(built, model_folder, tmp_path)
     outcome = kvdiag(*command)
     assert outcome.code == 0
     assert f"{len(committed) - 1} of {N_SOURCES} sources were done before" in outcome.err
+    assert f"warning: {damaged}: damaged" in outcome.err
     assert outcome.err.count("\nsource ") == N_SOURCES - len(committed) + 1
     assert same_but_for_times(out, ledger)
 
@@ -208,7 +211,7 @@ def test_a_build_stopped_while_it_finishes_ends_the_same(built, model_folder, tm
     with monkeypatch.context() as patch:
         patch.setattr(card, "render", stop)
         stopped = kvdiag(*flags(model_folder, tmp_path / "x"))
-    assert stopped.code == 1
+    assert stopped.code == 130
     assert "Traceback" not in stopped.err
     assert f"{N_SOURCES} of {N_SOURCES} sources done; to go on, run again: kvdiag build" in stopped.err
     assert not (tmp_path / "x" / "manifest.json").exists()
@@ -223,6 +226,18 @@ def test_the_same_command_again_does_nothing(built, model_folder):
     assert outcome.code == 0
     assert f"{N_SOURCES} of {N_SOURCES} sources were done before" in outcome.err
     assert {p: p.stat().st_mtime_ns for p in ledger.rglob("*")} == before
+
+
+def test_a_finished_ledger_that_was_damaged_is_named(built, model_folder, tmp_path):
+    shutil.copytree(built[0], tmp_path / "x")
+    (file,) = (tmp_path / "x" / "data" / "runs").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+    result = kvdiag(*flags(model_folder, tmp_path / "x"))
+    assert result.is_one_line_error(1), result
+    assert f"data/runs/{file.name} has" in result.err
+    checked = kvdiag("validate", tmp_path / "x")
+    assert checked.code == 1
+    assert file.name in checked.out + checked.err
 
 
 @pytest.mark.parametrize(
@@ -403,3 +418,63 @@ def test_a_process_of_its_own_ends_with_one_line_too(model_folder, tmp_path):
     assert len(lines) == 1, err
     assert lines[0].startswith("kvdiag: --length 2048: longer than the 1024 positions of tiny")
     assert os.listdir(tmp_path) == []
+
+
+def hotpot_file(folder, sentences):
+    """A HotpotQA file of one question, whose passage has so many sentences."""
+    passages = [
+        ["Colours", ["The box is red.", *[" The sky is blue."] * sentences]],
+        ["Box", ["A box has no lid."]],
+    ]
+    row = {
+        "_id": "q1",
+        "question": "Which colour has the box?",
+        "answer": "red",
+        "type": "bridge",
+        "level": "easy",
+        "context": passages,
+        "supporting_facts": [["Colours", 0], ["Box", 0]],
+    }
+    path = folder / "hotpot.json"
+    path.write_text(json.dumps([row]))
+    return path
+
+
+def of_hotpotqa(model, out, file):
+    return (
+        *("build", "--workload", "hotpotqa", "--file", file, "--limit", "3", "--model", model, "--out", out),
+        *("--recipe", "default", "--methods", "snapkv,knorm", "--settings", "keep=0.5", "--max-new-tokens", "4"),
+    )
+
+
+def test_a_source_past_the_positions_is_a_row_and_never_cut(model_folder, tmp_path):
+    out = tmp_path / "out"
+    outcome = kvdiag(*of_hotpotqa(model_folder, out, hotpot_file(tmp_path, 400)))
+    assert outcome.code == 0, outcome.err
+    assert "1 of hotpotqa (hotpotqa) (asked for 3: there are no more)" in outcome.err
+    expected = {"status": "unsupported", "reason": "over_length", "transition": None, "n": 4}
+    assert ask(out, "SELECT status, reason, transition, count(*) AS n FROM runs GROUP BY ALL") == [expected]
+    (control,) = ask(out, "SELECT status, reason, detail, correct, score__status, n_prompt_tokens FROM controls")
+    assert control["n_prompt_tokens"] > MAX_POSITIONS
+    assert (control["status"], control["reason"], control["score__status"]) == (
+        "unsupported",
+        "over_length",
+        "unsupported",
+    )
+    assert f"has {MAX_POSITIONS} positions" in control["detail"]
+    assert json.loads((out / "manifest.json").read_text())["complete"] is True
+    assert kvdiag("validate", out).code == 0
+    # The failure rate counts it nowhere: no control was right.
+    (rate,) = ask(out, "SELECT DISTINCT n_eligible, n_c2w FROM failure_rates")
+    assert rate == {"n_eligible": 0, "n_c2w": 0}
+
+
+def test_another_text_under_the_same_name_is_another_build(model_folder, tmp_path):
+    file, out = hotpot_file(tmp_path, 2), tmp_path / "out"
+    assert kvdiag(*of_hotpotqa(model_folder, out, file)).code == 0
+    (row,) = ask(out, "SELECT evidence_status, origin_id, answer_types FROM sources")
+    assert row == {"evidence_status": "available", "origin_id": "q1", "answer_types": ["span"]}
+    hotpot_file(tmp_path, 3)
+    result = kvdiag(*of_hotpotqa(model_folder, out, file))
+    assert result.is_one_line_error(3), result
+    assert "another environment (files: " in result.err

@@ -29,7 +29,10 @@ def test_backends_are_compared_without_compression(model_folder):
     ("args", "said"),
     [
         (("backend", *SMALL, "--backends", "sdpa"), "--backends sdpa: name two at least, as sdpa,eager"),
-        (("backend", *SMALL, "--backends", "sdpa,sdpb"), "--backends sdpb: transformers has no such one; did you mean sdpa"),
+        (
+            ("backend", *SMALL, "--backends", "sdpa,sdpb"),
+            "--backends sdpb: transformers has no such one; did you mean sdpa",
+        ),
         (("length", *SMALL, "--data", "x"), "--data and --workload: give one of them"),
         (("length",), "--model"),
     ],

@@ -2,14 +2,16 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
 
+import fsspec
 import pytest
 
-from kvdiag.errors import RefusedError, UsageError
-from kvdiag.ledger.files import to_json, write_atomic
+from kvdiag.errors import DataError, RefusedError, UsageError
+from kvdiag.ledger.files import seal, to_json, write_atomic
 from kvdiag.ledger.work import WorkFolder, check_recipe
 from tests import rows
 
@@ -95,8 +97,76 @@ def test_a_damaged_work_file_is_done_again(work, damage):
 
 def test_a_work_file_of_another_source_is_not_taken(work):
     path = work_file(work)
-    path.write_text(json.dumps(records(1)))
+    path.write_bytes(seal("records", records(1)))
     assert work.load(records(0)["source"]["source_id"]) is None
+    assert "holds another source" in work.damaged[0]
+
+
+def test_any_wrong_byte_of_a_commit_is_noticed(work):
+    path = work_file(work)
+    data = path.read_bytes()
+    source_id = records()["source"]["source_id"]
+    assert json.loads(data)["records"] == records()  # it is JSON for whoever looks
+    for at in range(0, len(data), 97):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert work.load(source_id) is None, at
+    assert all(str(path) in text and source_id in text for text in work.damaged)
+    path.write_bytes(data)
+    assert work.load(source_id) == records()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b.replace(b'"seed": 1', b'"seed": 2'), lambda b: b[:-3], lambda b: b""]
+)
+def test_a_damaged_plan_is_named(work, damage):
+    work.adopt(rows.plan())
+    path = work.folder / "plan.json"
+    path.write_bytes(damage(path.read_bytes()))
+    for look in (lambda: work.adopt(rows.plan()), lambda: check_recipe(work.ledger, rows.plan()["recipe"])):
+        with pytest.raises(DataError, match=r"plan\.json: damaged .*remove"):
+            look()
+
+
+def test_work_files_may_be_anywhere_that_fsspec_reaches(tmp_path):
+    """As when the machine that drives a build may be taken away: another one goes on from the same address."""
+    address = "memory://kvdiag-test/work"
+    one = WorkFolder(tmp_path / "one", address)
+    one.adopt(rows.plan())
+    one.commit(records())
+    assert not (tmp_path / "one" / ".work" / "sources").exists()
+    fsspec.filesystem("memory").pipe_file("/kvdiag-test/work/notes.txt", b"mine")
+
+    two = WorkFolder(tmp_path / "two", address)
+    two.adopt(rows.plan())
+    assert two.load(records()["source"]["source_id"]) == records()
+    assert two.load("another") is None
+    with pytest.raises(RefusedError, match="another recipe"):
+        WorkFolder(tmp_path / "three", address).adopt(rows.plan(seed=2))
+    (name,) = fsspec.filesystem("memory").find("/kvdiag-test/work/sources")
+    fsspec.filesystem("memory").pipe_file(name, b"{}")
+    assert two.load(records()["source"]["source_id"]) is None
+    assert address in two.damaged[0]
+    two.remove()
+    assert fsspec.filesystem("memory").find("/kvdiag-test") == ["/kvdiag-test/work/notes.txt"]
+    fsspec.filesystem("memory").rm("/kvdiag-test", recursive=True)
+
+
+def test_an_unknown_address_is_the_users_mistake(tmp_path):
+    with pytest.raises(UsageError, match="--work nowhere://x: cannot be reached"):
+        WorkFolder(tmp_path, "nowhere://x")
+
+
+def test_new_folders_are_flushed_too(tmp_path, monkeypatch):
+    """A file that is on the disk in a folder that is not would be lost."""
+    flushed, real = [], os.fsync
+
+    def note(opened):
+        flushed.append(os.readlink(f"/proc/self/fd/{opened}"))
+        real(opened)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_atomic(tmp_path / "a" / "b" / "file.json", b"{}")
+    assert flushed == [str(tmp_path), f"{tmp_path}/a", f"{tmp_path}/a/b/.file.json.tmp", f"{tmp_path}/a/b"]
 
 
 def test_the_same_plan_goes_on(work):
@@ -142,7 +212,8 @@ def test_a_ledger_has_one_writer(work):
         assert "RefusedError" in other.stderr
     with WorkFolder(work.ledger).locked():
         pass
-    assert not (work.ledger / ".lock").exists()
+    work.remove()
+    assert list(work.ledger.iterdir()) == []
 
 
 def test_the_lock_goes_when_a_build_fails(work):

@@ -1,0 +1,139 @@
+"""One source of a plan: its rows, or rows that say why it has none."""
+
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvdiag.engine.decode import stop_rule
+from kvdiag.engine.matrix import MatrixResult, NonFiniteError, run_matrix
+from kvdiag.engine.models import LoadedModel
+from kvdiag.engine.plan import Plan
+from kvdiag.engine.rows import Gap, Subject, records
+from kvdiag.engine.views import Cell
+from kvdiag.prompts import Prompt, PromptBuilder
+from kvdiag.workloads.base import Source
+
+# A source that ends in an exception is tried again once, since a machine may stumble; then it is `failed` rows.
+TRIES = 2
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A try of a source that ended in an exception."""
+
+    source_id: str
+    attempt: int
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class SourceDone:
+    """Rows of a source, seconds by stage, and the tries that failed; `failed` when all did."""
+
+    source: Source
+    records: dict[str, Any]
+    seconds: dict[str, float]
+    failures: tuple[Failure, ...] = ()
+    failed: bool = False
+
+
+def attempt(plan: Plan, prompts: PromptBuilder, source: Source) -> SourceDone:
+    """Run a source, up to TRIES times. An exception that stays ends as `failed: exception` rows, not the build."""
+    failures: list[Failure] = []
+    for number in range(1, TRIES + 1):
+        try:
+            rows, seconds = run_source(plan, prompts, source)
+        except Exception as error:
+            failures.append(Failure(source.source_id, number, described(error), traceback.format_exc()))
+        else:
+            return SourceDone(source, rows, seconds, tuple(failures))
+    return SourceDone(source, failed_rows(plan, prompts, source, failures[-1].error), {}, tuple(failures), True)
+
+
+def failed_rows(plan: Plan, prompts: PromptBuilder, source: Source, detail: str) -> dict[str, Any]:
+    """Rows of a source that could not be run: `failed: exception`, each with the detail."""
+    try:
+        prompt = prompts.build(source)
+    except Exception:  # the prompt may be what fails
+        prompt = Prompt("", (), 0, 0, (), (), "failed", "exception", (), "failed", "exception")
+    subject = Subject(source, prompt, plan.model.name, plan.model.tokenizer)
+    return records(subject, plan.cells, Gap("failed", "exception", detail), {})
+
+
+def described(error: BaseException) -> str:
+    """An error in one line that is the same in every process: without addresses."""
+    text = f"{type(error).__name__}: {str(error).strip() or 'no message'}".splitlines()[0]
+    return re.sub(r"0x[0-9a-fA-F]+", "0x…", text)[:500]
+
+
+def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict[str, Any], dict[str, float]]:
+    """Records of one source and the seconds each stage took. What cannot run becomes rows that say why."""
+    prompt = prompts.build(source)
+    gaps = _gaps(plan, prompt)
+    outcome: Any = _too_long(plan.model, source, prompt)
+    seconds: dict[str, float] = {}
+    if outcome is None:
+        outcome = _run_cells(plan, source, prompt, [c for c in plan.cells if c not in gaps])
+        seconds = {} if isinstance(outcome, Gap) else outcome.seconds
+    subject = Subject(source, prompt, plan.model.name, plan.model.tokenizer)
+    return records(subject, plan.cells, outcome, gaps), seconds
+
+
+def _too_long(model: LoadedModel, source: Source, prompt: Prompt) -> Gap | None:
+    """A source past the model's positions is never cut: it says so, and is no failure of a method."""
+    needed = prompt.positions_needed(source.max_new_tokens)
+    if needed <= model.max_positions:
+        return None
+    return Gap("unsupported", "over_length", f"{needed} tokens; {model.name} has {model.max_positions} positions")
+
+
+def _run_cells(plan: Plan, source: Source, prompt: Prompt, cells: list[Cell]) -> MatrixResult | Gap:
+    model = plan.model
+    stop = stop_rule(source, model.stop_ids, model.tokenizer)
+    try:
+        return run_matrix(
+            model.model,
+            prompt,
+            cells,
+            stop.ids,
+            stop.max_new_tokens,
+            model.tokenizer,
+            plan.make,
+            never_first=stop.never_first,
+        )
+    except NonFiniteError as error:
+        return Gap("failed", "nonfinite", str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return Gap("failed", "oom", _first_line(error))
+
+
+def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:
+    """Cells that cannot run on this source, known before any work."""
+    gaps = {}
+    for cell in plan.cells:
+        method = cell.method
+        n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
+        reason = method.unsupported(cell.setting)
+        if method.id in plan.cannot:
+            gaps[cell] = plan.cannot[method.id]
+        elif reason:
+            gaps[cell] = Gap("unsupported", reason, f"{method.id} has no {cell.setting}")
+        elif n < method.min_positions:
+            detail = f"{n} positions; {method.id} needs {method.min_positions}"
+            gaps[cell] = Gap("unsupported", "context_too_short", detail)
+    return gaps
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; a CPU has no error class of its own for it."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

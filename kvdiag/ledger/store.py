@@ -1,0 +1,93 @@
+"""Where work files are kept: a folder of this machine, or any address that fsspec knows (s3://, gs://, memory://)."""
+
+import posixpath
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvdiag.errors import UsageError
+from kvdiag.ledger.files import write_atomic
+
+
+class Store(Protocol):
+    """Small named files. `place` names it in messages."""
+
+    place: str
+
+    def read(self, name: str) -> bytes | None:
+        """A file's bytes; None when it is not there."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a file, whole."""
+
+    def remove(self) -> None:
+        """Take away all files."""
+
+
+class LocalStore:
+    """A folder. Files are flushed to disk before they take their name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, str(folder)
+
+    def read(self, name: str) -> bytes | None:
+        """A file's bytes; None when it is not there."""
+        try:
+            return (self.folder / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a file, whole."""
+        write_atomic(self.folder / name, data)
+
+    def remove(self) -> None:
+        """Take away the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class RemoteStore:
+    """A folder at an fsspec address. Object stores put a file whole; elsewhere its checksum tells a torn one."""
+
+    FILES = ("plan.json", "sources")  # what is ours there
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        try:
+            self._system, self._root = fsspec.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise UsageError(f"--work {url}: cannot be reached ({error})") from error
+        self.place = url
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self._root, name)
+
+    def read(self, name: str) -> bytes | None:
+        """A file's bytes; None when it is not there."""
+        try:
+            data: Any = self._system.cat_file(self._path(name))
+        except FileNotFoundError:
+            return None
+        return bytes(data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a file, whole."""
+        self._system.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
+        self._system.pipe_file(self._path(name), data)
+
+    def remove(self) -> None:
+        """Take away our files; what else is at the address stays."""
+        for name in self.FILES:
+            with suppress(FileNotFoundError):
+                self._system.rm(self._path(name), recursive=True)
+
+
+def open_store(address: str | None, ledger_work: Path) -> Store:
+    """The store at an address; None or a plain path is a folder."""
+    if address is None:
+        return LocalStore(ledger_work)
+    if "://" not in address:
+        return LocalStore(Path(address))
+    return RemoteStore(address)

@@ -1,0 +1,1 @@
+"""Builds on many machines. The only place that knows Ray."""
