@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from kvdiag.methods.settings import Setting, parse_setting
 from kvdiag.records.keys import PROTOCOLS
 from kvdiag.resources import folder
 from kvdiag.workloads import registry
+from kvdiag.workloads.base import Source
 
 _PROTOCOL_FLAGS = {
     "agnostic": ("query_agnostic",),
@@ -67,6 +68,16 @@ class Recipe:
             if setting.kind == method.setting_kind
             for protocol in self.protocols
         ]
+
+    def sources(self, count_tokens: Callable[[Source], int], everything: bool = False) -> list[Source]:
+        """The sources it asks for, in these tokens. everything: all of a data set, whatever the limit."""
+        workload = registry.get(self.workload)
+        limit = None if everything and workload.length is None else self.limit
+        return list(
+            workload.sources(
+                self.tasks, limit, self.seed, count_tokens, self.max_new_tokens, self.files, self.haystack
+            )
+        )
 
     def planned_records(self) -> int:
         """Runs and controls, a control counted once for each protocol as the audit's paper does."""

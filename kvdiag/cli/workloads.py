@@ -8,7 +8,6 @@ import click
 
 from kvdiag import recipes
 from kvdiag.cli import options, text
-from kvdiag.workloads import registry
 from kvdiag.workloads.registry import FAMILIES
 
 
@@ -52,13 +51,7 @@ def check(name: str, as_json: bool, limit: int | None, **flags: Any) -> None:
 
     model = load_tokenizer(chosen.model, chosen.trust_remote_code)
     prompts = PromptBuilder.create(model.tokenizer, chosen.prompt)
-    workload = registry.get(chosen.workload)
-    n = limit if limit is not None or workload.length is None else chosen.limit
-    found = list(
-        workload.sources(
-            chosen.tasks, n, chosen.seed, prompts.count, chosen.max_new_tokens, chosen.files, chosen.haystack
-        )
-    )
+    found = chosen.sources(prompts.count, everything=limit is None)
     result = {"workload": chosen.workload, "model": model.name} | survey(found, prompts, model.max_positions)
     if as_json:
         click.echo(json.dumps(result, ensure_ascii=False))

@@ -18,20 +18,10 @@ def of_workload(models: Sequence[str], counted_by: str | None, **flags: Any) -> 
     """Sources of a workload. Generated ones are made to length in the tokens of `counted_by`, or of the first."""
     reference = counted_by or models[0]
     recipe = recipes.load(None, **flags, model=reference)
-    workload = registry.get(recipe.workload)
+    length = registry.get(recipe.workload).length
     made = load_tokenizer(reference)
-    sources = list(
-        workload.sources(
-            recipe.tasks,
-            recipe.limit,
-            recipe.seed,
-            _prompts(made).count,
-            recipe.max_new_tokens,
-            recipe.files,
-            recipe.haystack,
-        )
-    )
-    return _counted(recipe.workload, made.name if workload.length else None, workload.length, sources, models)
+    sources = recipe.sources(_prompts(made).count)
+    return _counted(recipe.workload, made.name if length else None, length, sources, models)
 
 
 def of_ledger(data: str | None, models: Sequence[str]) -> dict[str, Any]:

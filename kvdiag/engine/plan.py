@@ -79,17 +79,7 @@ def check_length(recipe: Recipe, model: str, positions: int) -> None:
 
 def make_sources(recipe: Recipe, prompts: PromptBuilder) -> list[Source]:
     """The sources of a recipe, for this tokenizer."""
-    return list(
-        registry.get(recipe.workload).sources(
-            recipe.tasks,
-            recipe.limit,
-            recipe.seed,
-            prompts.count,
-            recipe.max_new_tokens,
-            recipe.files,
-            recipe.haystack,
-        )
-    )
+    return recipe.sources(prompts.count)
 
 
 def file_digests(recipe: Recipe) -> dict[str, str]:
