@@ -92,8 +92,8 @@ class RayRunner:
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise UsageError(
-                f"--address {self._pool.address or 'local'}: no Ray cluster answers there ({reason}); one that asks "
-                "for a token needs RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"
+                f"--address {self._pool.address or 'local'}: no Ray cluster answers there ({reason}); "
+                "one that asks for a token needs RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"
             ) from error
 
     def plan(self, recipe: Recipe, out: Path) -> Plan:

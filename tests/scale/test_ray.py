@@ -129,7 +129,7 @@ def test_a_worker_of_another_kind_is_refused():
     for ref in answers:
         runner._starting[ref] = _Worker(ref, None)
     runner._welcome("same", Watcher())
-    with pytest.raises(DataError, match="device: NVIDIA H100 -> NVIDIA A100.*machines of one kind"):
+    with pytest.raises(DataError, match=r"device: NVIDIA H100 -> NVIDIA A100.*machines of one kind"):
         runner._welcome("other", Watcher())
     with pytest.raises(UsageError, match="no such folder"):
         runner._welcome("wrong", Watcher())

@@ -37,6 +37,7 @@ def delta(data: Data) -> Section:
         f"{plural(found['resamples'], 'draw')} of sources within task groups, seed {found['seed']}, "
         f"{found['interval']}; kvdiag audit protocol has more."
     ]
+    notes.append("All workloads of the ledger are taken together; kvdiag audit protocol --workload shows one.")
     if found["n_degenerate"]:
         notes.append(f"{plural(found['n_degenerate'], 'degenerate run')} left out.")
     if len(rows) < len(found["delta"]):

@@ -93,6 +93,8 @@ def signatures(data: Data) -> Section:
     )
     degenerate = sum(r["n_c2w"] for r in data.signatures if r["is_degenerate"])
     notes = ["A part named by a missing status could not be told. Thresholds: docs/metrics.md."]
+    if len({r["workload"] for r in data.signatures}) > 1:
+        notes.append("By method and setting, the workloads of the ledger are taken together.")
     if degenerate:
         notes.append(f"{plural(degenerate, 'C→W row')} labelled degenerate are no finding and are left out.")
     kinds = sorted({r["signature"] for r in data.signatures if not r["is_degenerate"]}, key=_known_first)
