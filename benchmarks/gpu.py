@@ -3,10 +3,10 @@
     python benchmarks/gpu.py [--shape qwen3-8b|small] [--lengths 4096,8192,16384] [--device cuda] [--json]
 
 Random weights do the same arithmetic as trained ones. What they change is how many rows leave the control's
-answer, so both ends are shown: `agreeing` rows follow the draft to its end (the control's answer is one token), `leaving`
-ones decode all their tokens (their answers are random, and almost every row departs at once). A trained model lies
-between. `--shape small --device cpu` checks the script on any machine. Stops before --minutes are over and says
-what it left out.
+answer, so both ends are shown: `agreeing` rows follow the draft to its end (the control's answer is one token),
+`leaving` ones decode all their tokens (their answers are random, and almost every row departs at once). A trained
+model lies between. `--shape small --device cpu` checks the script on any machine. Stops before --minutes are over
+and says what it left out.
 """
 
 import argparse

@@ -92,9 +92,7 @@ def test_the_audit_plans_what_its_paper_counts():
     assert len({r.model for r in audit}) == 3
     assert {(r.workload, len(r.tasks), r.limit, len(r.cells())) for r in audit} == {("ruler_8k", 13, 650, 72)}
     assert sum(r.planned_records() for r in audit) == 144_300
-    four = recipes.load_all(
-        "audit_longbench", methods="keydiff,random,knorm,streaming_llm", protocols="agnostic"
-    )
+    four = recipes.load_all("audit_longbench", methods="keydiff,random,knorm,streaming_llm", protocols="agnostic")
     assert sum(r.planned_records() for r in four) == 40_800
     (small,) = recipes.load_all("audit_ruler", model="smollm2", length=1024, limit=52)
     assert (small.workload, small.planned_records()) == ("ruler_1k", 52 * 74)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from kvdiag.engine.plan import Plan, environment, make_plan, make_sources
-from kvdiag.engine.source import SourceDone, attempt, is_out_of_memory, run_source
+from kvdiag.engine.source import SourceDone, attempt, run_source
 from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.watch import Watcher, memory
 from kvdiag.errors import DataError
@@ -31,7 +31,6 @@ __all__ = [
     "build",
     "default_out",
     "environment",
-    "is_out_of_memory",
     "make_plan",
     "make_sources",
     "run_source",
@@ -145,7 +144,7 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
     switch.check()
     with _disk(plan, work):
         start = time.perf_counter()
-        tables, seconds, exceptions = _gather(plan, work)
+        tables, seconds, told = _gather(plan, work)
         seconds["write"] = writing + time.perf_counter() - start
         manifest = write_ledger(
             plan.out,
@@ -156,7 +155,7 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
                 "seconds_by_stage": {k: round(v, 3) for k, v in seconds.items()},
                 "seconds": round(time.monotonic() - started, 3),
                 "sources_resumed": kept,
-                "exceptions": exceptions,
+                **told,
                 **memory(),
                 **runner.about(),
             },
@@ -201,11 +200,12 @@ def _disk(plan: Plan, work: WorkFolder) -> Iterator[None]:
         ) from error
 
 
-def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str, float], dict[str, str]]:
-    """Tables of all committed sources in the plan's order, seconds by stage, and what failed by exception."""
+def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str, float], dict[str, Any]]:
+    """Tables of all committed sources in the plan's order, seconds by stage, and what went wrong on the way."""
     parts: dict[str, list[pa.Table]] = {"sources": [], "controls": [], "runs": [], "retention": []}
     seconds: dict[str, float] = {}
     exceptions: dict[str, str] = {}
+    halved: dict[str, list[str]] = {}  # stages in which memory ran out and fewer rows went on at once
     for first in range(0, len(plan.sources), BATCH):
         rows = [_committed(work, source) for source in plan.sources[first : first + BATCH]]
         parts["sources"].append(to_table("sources", [r["source"] for r in rows]))
@@ -215,11 +215,17 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
         for row in rows:
             for stage, spent in row["seconds"].items():
                 seconds[stage] = seconds.get(stage, 0.0) + spent
+            if "halved" in row:
+                halved[row["source"]["source_id"]] = row["halved"]
             if (row["control"]["status"], row["control"]["reason"]) == ("failed", "exception"):
                 exceptions[row["source"]["source_id"]] = row["control"]["detail"]
     tables = {table: pa.concat_tables(found).combine_chunks() for table, found in parts.items()}
     methods = [catalogue.method_row(m) for m in catalogue.select(plan.recipe.methods)]
-    return tables | {"methods": to_table("methods", methods)}, seconds, exceptions
+    return (
+        tables | {"methods": to_table("methods", methods)},
+        seconds,
+        {"exceptions": exceptions, "halved": halved},
+    )
 
 
 def _committed(work: WorkFolder, source: Source) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from kvdiag.engine.stored import Stored
 from kvdiag.engine.views import Cell
 from kvdiag.errors import DataError, UsageError
 from kvdiag.ledger.finish import write_ledger
+from kvdiag.ledger.intact import refuse_damaged
 from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
 from kvdiag.ledger.work import WorkFolder, check_recipe, refuse_other
 from kvdiag.methods import catalogue
@@ -67,6 +68,7 @@ def evaluate(
     if (out / MANIFEST).is_file() and not (out / WORK).is_dir():
         manifest = read_manifest(out)
         refuse_other(out, manifest, whole)
+        refuse_damaged(out, manifest)
         watcher.planned(plan, len(plan.sources))
         return out, manifest
     work = WorkFolder(out)

@@ -5,10 +5,9 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from kvdiag.engine.decode import stop_rule
 from kvdiag.engine.matrix import MatrixResult, NonFiniteError, run_matrix
+from kvdiag.engine.memory import is_out_of_memory
 from kvdiag.engine.models import LoadedModel
 from kvdiag.engine.plan import Plan
 from kvdiag.engine.rows import Gap, Subject, records
@@ -71,7 +70,10 @@ def described(error: BaseException) -> str:
 
 
 def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict[str, Any], dict[str, float]]:
-    """Records of one source and the seconds each stage took. What cannot run becomes rows that say why."""
+    """Records of one source and the seconds each stage took. What cannot run becomes rows that say why.
+
+    Where memory ran out and fewer rows went on at once, `halved` among the records names the stages.
+    """
     prompt = prompts.build(source)
     gaps = _gaps(plan, prompt)
     outcome: Any = _too_long(plan.model, source, prompt)
@@ -80,7 +82,8 @@ def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict
         outcome = _run_cells(plan, source, prompt, [c for c in plan.cells if c not in gaps])
         seconds = {} if isinstance(outcome, Gap) else outcome.seconds
     subject = Subject(source, prompt, plan.model.name, plan.model.tokenizer)
-    return records(subject, plan.cells, outcome, gaps), seconds
+    halved = outcome.halved if isinstance(outcome, MatrixResult) else []
+    return records(subject, plan.cells, outcome, gaps) | ({"halved": halved} if halved else {}), seconds
 
 
 def _too_long(model: LoadedModel, source: Source, prompt: Prompt) -> Gap | None:
@@ -128,11 +131,6 @@ def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:
             detail = f"{n} positions; {method.id} needs {method.min_positions}"
             gaps[cell] = Gap("unsupported", "context_too_short", detail)
     return gaps
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; a CPU has no error class of its own for it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _first_line(error: BaseException) -> str:

