@@ -120,6 +120,7 @@ class Load:
     new_tokens: float
     cells: int
     keeps: tuple[float, ...]
+    replaced: int = 0  # cells with keys and values of their own
 
     @property
     def mean_length(self) -> float:
@@ -148,7 +149,8 @@ def measure(recipe: Recipe, tokens: int | None = None) -> Load:
     sources, lengths, known, new = _lengths(recipe, tokens, here=origin == CONFIG)
     element = 4 if recipe.dtype == "float32" else 2  # auto is bfloat16 on a GPU
     keeps = tuple(s.keep if s.keep is not None else 1.0 for _, s, _ in cells)
-    return Load(shape, origin, element, sources, lengths, known, new, len(cells), keeps)
+    replaced = sum(m.alters is not None or m.adapter == "quantized" for m, _, _ in cells)
+    return Load(shape, origin, element, sources, lengths, known, new, len(cells), keeps, replaced)
 
 
 def _shape(recipe: Recipe) -> tuple[Shape, str]:
@@ -213,8 +215,15 @@ def ledger_bytes(load: Load, given: Assumptions = Assumptions()) -> float:
 
 
 def peak_bytes(load: Load) -> float:
-    """Bytes on the GPU at the longest source: weights, the full cache, and half of it again for the replay."""
-    return load.shape.parameters * load.element + 1.5 * load.shape.kv_bytes(max(load.lengths), load.element)
+    """Bytes on the GPU at the longest source.
+
+    Weights; the full cache, and half of it again for the replay; for each cell that replaces keys and values
+    (quantized, merged) another cache; for each other one a bit of mask, held as a byte, a position and KV head.
+    """
+    shape, longest = load.shape, max(load.lengths)
+    cache = shape.kv_bytes(longest, load.element)
+    masks = (load.cells - load.replaced) * shape.layers * shape.kv_heads * longest
+    return shape.parameters * load.element + (1.5 + load.replaced) * cache + masks
 
 
 def cost(load: Load, hardware: Hardware, given: Assumptions = Assumptions()) -> Cost:
