@@ -12,7 +12,7 @@ HEAVY = ("torch", "transformers", "kvpress", "gguf", "wonderwords", "datasets")
 
 # Lowest first. A module may import its own layer and those below.
 LAYERS = (
-    ("errors", "resources", "__init__"),
+    ("errors", "resources", "network", "__init__"),
     ("records",),
     ("methods", "workloads", "diagnostics", "ledger", "prompts", "recipes"),
     ("publish", "analysis", "query", "engine", "importers", "validation", "scale"),
@@ -23,6 +23,7 @@ LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 # What `kvdiag query` and `kvdiag --help` may load. `build` imports these two inside its function.
 LIGHT = (
     "errors",
+    "network",
     "resources",
     "records",
     "query",

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from kvdiag.engine.model_files import first_line, quiet, resolve
 from kvdiag.errors import UsageError
+from kvdiag.network import hub_reachable
 
 # Architectures whose attention layers the replay was proven on (tests/engine/test_equivalence.py).
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
@@ -136,7 +137,11 @@ def _located(spec: str, trust_remote_code: bool) -> tuple[str, str, dict[str, An
     """Name for records, path or Hub id, and what transformers must be told to read it."""
     name, path, revision = resolve(spec)
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    return name, path, options | ({"revision": revision} if revision else {})
+    if revision:
+        options["revision"] = revision
+    if not Path(path).exists():  # on the Hub
+        options["local_files_only"] = not hub_reachable()
+    return name, path, options
 
 
 @contextmanager

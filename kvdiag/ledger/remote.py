@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from kvdiag.errors import DataError, UsageError
+from kvdiag.network import hub_reachable
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Tags of releases and full commit ids mean the same files for ever; a branch has to be looked up.
@@ -54,7 +55,7 @@ def _snapshot(data: str, repo: str, revision: str | None) -> Path:
         except FileNotFoundError:
             pass
     try:
-        found = fetch(local=False)
+        found = fetch(local=not hub_reachable())
     except RepositoryNotFoundError:
         raise UsageError(
             f"--data {data}: no such folder, and no data set of that name on the Hub that this login may read"

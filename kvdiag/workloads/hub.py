@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kvdiag.errors import UsageError
+from kvdiag.network import hub_reachable
 
 
 def fetch(repo: str, filename: str, revision: str) -> Path:
@@ -10,7 +11,15 @@ def fetch(repo: str, filename: str, revision: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(repo_id=repo, filename=filename, revision=revision, repo_type="dataset"))
+        return Path(
+            hf_hub_download(
+                repo_id=repo,
+                filename=filename,
+                revision=revision,
+                repo_type="dataset",
+                local_files_only=not hub_reachable(),
+            )
+        )
     except Exception as error:  # the library's own errors, the operating system's and the HTTP client's: no base
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

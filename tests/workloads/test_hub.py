@@ -41,13 +41,20 @@ def calls(monkeypatch, tmp_path):
         return str(tmp_path / kwargs["filename"])
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(hub, "hub_reachable", lambda: True)
     return seen
 
 
 def test_a_file_is_asked_for_by_data_set_and_revision(calls, tmp_path):
     assert hub.fetch("some/set", "a/b.parquet", "0123456789ab") == tmp_path / "a" / "b.parquet"
     assert calls == [
-        {"repo_id": "some/set", "filename": "a/b.parquet", "revision": "0123456789ab", "repo_type": "dataset"}
+        {
+            "repo_id": "some/set",
+            "filename": "a/b.parquet",
+            "revision": "0123456789ab",
+            "repo_type": "dataset",
+            "local_files_only": False,
+        }
     ]
 
 

@@ -57,10 +57,10 @@ def parquet(tmp_path):
         ("x.jsonl", LINES, "line 3"),
         ("x.json", LINES, "line 3"),
         ("x.JSONL", "\ufeff" + LINES, "line 3"),
-        ("x.jsonl.gz", gzip.compress(LINES.encode()), "line 3"),
+        ("x.jsonl.gz", gzip.compress(LINES.encode(), mtime=0), "line 3"),
         ("x.json", json.dumps(ROWS), "item 2"),
         ("x.json", json.dumps(ROWS, indent=1), "item 2"),
-        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode()), "item 2"),
+        ("x.json.gz", gzip.compress(json.dumps(ROWS).encode(), mtime=0), "item 2"),
     ],
 )
 def test_text_files(write, name, content, place):
@@ -134,7 +134,7 @@ def test_files_are_read_in_the_order_given(write):
         ("x.jsonl", "[" * 100_000, "line 1: not valid JSON"),
         ("x.csv", "a,b", "must end in .json, .jsonl"),
         ("x.jsonl.gz", b"not gzip", "cannot be read"),
-        ("x.jsonl.gz", gzip.compress(LINES.encode())[:-9], "cannot be read"),
+        ("x.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], "cannot be read"),
         ("x.zip", b"not a zip", "cannot be read"),
         ("x.parquet", b"not parquet", "not a readable Parquet file"),
     ],
