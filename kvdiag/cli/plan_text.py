@@ -39,7 +39,7 @@ def lines(recipe: Recipe, load: "Load", target: Path) -> Iterator[tuple[str, str
     yield "KV cache", f"{', '.join(caches)} a sequence"
     yield (
         "memory",
-        f"{_size(peak_bytes(load))} at the longest prompt (weights, cache, half of it for the replay, copies, masks)",
+        f"{_size(peak_bytes(load))} at the longest prompt (weights, cache, replay, copies, masks)",
     )
     yield "ledger", f"about {_size(ledger_bytes(load, given))}"
     yield "GPU-hours", "in one pass, against every cell on its own; at most, since every cell decodes to its limit"
