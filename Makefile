@@ -22,8 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/kvdiag build --recipe demo
 
+# A process a core, at most four; a file's tests stay together, since they share what they build.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist loadfile
 
 # What takes minutes too: every workload end to end on the embedded model.
 test-all: lint
