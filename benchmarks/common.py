@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from kvdiag.engine.price import shape_of
+
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     """Result and wall seconds."""
@@ -54,3 +56,24 @@ def report(results: list[dict[str, Any]], as_json: bool) -> None:
         for name, value in result.items():
             text = f"{value:.3g}" if isinstance(value, float) else str(value)
             print(f"{name:<44} {text}")
+
+
+def roofline(
+    config: Any, prompt: Any, seconds: dict[str, float], rows: int, kept: float, element: int
+) -> dict[str, Any]:
+    """What the device did against what a matrix asks of it: GFLOP/s of prefill and replay, and GB read.
+
+    rows: of the replay, the control included; kept: mean share of the keys that a row sees. The replay's tokens are
+    question, cue and gold answer a row; a draft adds to them, so its figure is a lower bound.
+    """
+    shape = shape_of(config)
+    n, tokens = prompt.n_prefix, len(prompt.ids) - prompt.n_context + len(prompt.gold_ids)
+    prefill = shape.prefill_flops(n) / 1e9
+    replay = rows * shape.step_flops(tokens, n * kept, logits=len(prompt.gold_ids)) / 1e9
+    weights, cache = shape.parameters * element / 1e9, shape.kv_bytes(n, element) / 1e9
+    return {
+        "roofline: prefill GFLOP / GFLOP/s": f"{prefill:.0f} / {prefill / seconds['prefill']:.0f}",
+        "roofline: replay GFLOP / GFLOP/s": f"{replay:.0f} / {replay / seconds['replay']:.0f}",
+        "roofline: GB read by prefill, replay": f"{weights + cache:.2f}, {weights + rows * kept * cache:.2f}",
+        "roofline: replay FLOP / prefill FLOP": replay / prefill,
+    }

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import torch
-from common import peak_bytes, report, timed
+from common import peak_bytes, report, roofline, timed
 from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes
 from transformers import AutoModelForCausalLM, Qwen3Config
 
@@ -78,6 +78,8 @@ def measure(model: Any, length: int, matrix: str, max_new_tokens: int, peers: bo
         failed = [c.id for c in cells if result.views[c].error]
         if failed:
             outcome["  cells that failed"] = ", ".join(failed)
+    kept = (1 + sum(c.setting.keep or 1.0 for c in cells)) / (1 + len(cells))
+    outcome |= roofline(model.config, prompt, result.seconds, 1 + len(cells), kept, model.dtype.itemsize)
     outcome["peak memory / full cache"] = _memory(model, prompt, cells, max_new_tokens)
     if peers:
         for name, peer in (("generation only", kvpress_run), ("same diagnostics", separate_passes)):

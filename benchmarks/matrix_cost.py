@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
-from common import peak_bytes, report, timed
+from common import peak_bytes, report, roofline, timed
 from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes
 
 from kvdiag.engine.matrix import run_matrix
@@ -66,6 +66,9 @@ def measure(
     }
     for name in stages[0]:
         outcome[f"  {name} / one FullCache run"] = statistics.median(s[name] for s in stages)
+    kept = (1 + sum(c.setting.keep or 1.0 for c in cells)) / (1 + len(cells))
+    element = next(model.model.parameters()).element_size()
+    outcome |= roofline(model.model.config, prompt, result.seconds, 1 + len(cells), kept, element)
     for method, share in dearest.items():
         outcome[f"  of the tap, {method} / one FullCache run"] = share
     if speedups:

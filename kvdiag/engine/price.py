@@ -162,8 +162,13 @@ def _shape(recipe: Recipe) -> tuple[Shape, str]:
         if published is None:
             raise
         return published, "its published sizes (the config cannot be read here)"
+    return shape_of(config), CONFIG
+
+
+def shape_of(config: Any) -> Shape:
+    """The sizes of a model, by its config."""
     heads = config.num_attention_heads
-    shape = Shape(
+    return Shape(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=heads,
@@ -173,7 +178,6 @@ def _shape(recipe: Recipe) -> tuple[Shape, str]:
         vocabulary=config.vocab_size,
         tied=bool(getattr(config, "tie_word_embeddings", False)),
     )
-    return shape, CONFIG
 
 
 def _lengths(recipe: Recipe, tokens: int | None, here: bool) -> tuple[int, tuple[float, ...], str, float]:
