@@ -63,8 +63,8 @@ def roofline(
 ) -> dict[str, Any]:
     """What the device did against what a matrix asks of it: GFLOP/s of prefill and replay, and GB read.
 
-    rows: of the replay, the control included; kept: mean share of the keys that a row sees. The replay's tokens are
-    question, cue and gold answer a row; a draft adds to them, so its figure is a lower bound.
+    rows: of the replay, the control included; kept: mean share of the keys that a row sees. Of a row count its
+    question, cue and gold answer; a draft adds to them, so the replay figure is a lower bound.
     """
     shape = shape_of(config)
     n, tokens = prompt.n_prefix, len(prompt.ids) - prompt.n_context + len(prompt.gold_ids)
