@@ -121,8 +121,17 @@ class PromptBuilder:
         )
 
     def count(self, source: Source) -> int:
-        """Tokens of the whole prompt."""
-        return len(self._encode(self._text(source))[0])
+        """Tokens of the whole prompt, and those of the gold answer that go beyond max_new_tokens.
+
+        With max_new_tokens added it is `Prompt.positions_needed`.
+        """
+        text = self._text(source)
+        ids, _ = self._encode(text)
+        spare = source.max_new_tokens
+        # The answer's own tokens are nearly those it has behind the prompt; only close to the limit it matters.
+        if len(self.tokenizer(source.gold, add_special_tokens=False)["input_ids"]) + 2 > spare > 0:
+            return len(ids) + max(0, len(self._gold_ids(text, ids, source.gold)) - spare)
+        return len(ids)
 
     def _around(self, source: Source) -> tuple[str, str]:
         """What the chat template puts before and after a source's text."""

@@ -114,7 +114,10 @@ def load_all(recipe: str | None = None, **flags: Any) -> list[Recipe]:
     raw = _read(path)
     stated = raw.pop("planned_records", None)
     if "workload" in given:
-        raw.pop("length", None)  # it was the other workload's
+        raw.pop("length", None)  # it was the other workload's, as tasks and files are of another kind
+        if raw.get("workload") and not _same_family(raw["workload"], given["workload"]):
+            raw.pop("tasks", None)
+            raw.pop("files", None)
     raw.update(given)
     models = raw.get("model")
     models = models if isinstance(models, list) and models else [models]
@@ -124,6 +127,10 @@ def load_all(recipe: str | None = None, **flags: Any) -> list[Recipe]:
         if planned != stated:
             raise UsageError(f"{path}: planned_records says {stated}, the recipe plans {planned}")
     return found
+
+
+def _same_family(one: Any, other: Any) -> bool:
+    return str(one).split("_")[0] == str(other).split("_")[0]
 
 
 # Fields that change how many records a recipe plans.

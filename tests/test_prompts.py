@@ -1,5 +1,6 @@
 """Parts, tokens and spans of prompts."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -226,3 +227,11 @@ def test_a_mapped_span_holds_its_text(chat, before, needle, after):
     ((a, b),) = prompt.evidence
     assert needle in text(chat, prompt.ids[a:b])
     assert 0 <= a < b <= prompt.n_context
+
+
+def test_a_length_counts_a_gold_answer_that_is_longer_than_the_new_tokens(plain):
+    long = source(gold="7654321 and 1234567 and 7654321 and 1234567")
+    for limit in (1, 4, 60):
+        one = replace(long, max_new_tokens=limit)
+        prompt = plain.build(one)
+        assert plain.count(one) + limit == prompt.positions_needed(limit)

@@ -240,3 +240,8 @@ def test_the_name_decides_nothing(write):
     assert recipes.differences(one.as_dict(), other.as_dict()) == ["name: mine -> other"]
     changed = recipes.load(write(), limit=5)
     assert recipes.differences(one.as_dict(), changed.as_dict()) == ["limit: 4 -> 5"]
+
+
+def test_another_kind_of_workload_leaves_the_recipes_tasks_behind():
+    assert recipes.load("demo", workload="hotpotqa").tasks == ("hotpotqa",)
+    assert recipes.load("demo", workload="ruler_2k").tasks == ("niah_single_1", "niah_multikey_1", "vt")

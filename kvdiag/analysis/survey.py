@@ -29,11 +29,13 @@ def measure(source: Source, prompts: PromptBuilder) -> Measure:
     return Measure(len(prompt.ids), needed, hash(prompt.text), prompt.evidence_status, prompt.evidence_reason)
 
 
-def survey(sources: Sequence[Source], prompts: PromptBuilder, max_positions: int) -> dict[str, Any]:
+def survey(
+    sources: Sequence[Source], prompts: PromptBuilder, max_positions: int, tasks: Sequence[str] = ()
+) -> dict[str, Any]:
     """Counts of a workload's sources: by task and answer type, evidence by status, flags, duplicates, tokens.
 
-    over_length: sources whose prompt and new tokens pass the model's positions; a build gives them rows
-    `unsupported: over_length`.
+    tasks: those that were asked for, of which the data may hold none. over_length: sources whose prompt and new
+    tokens pass the model's positions; a build gives them rows `unsupported: over_length`.
     """
     measures = [measure(s, prompts) for s in sources]
     prompts_seen = Counter(m.prompt_hash for m in measures)
@@ -41,7 +43,7 @@ def survey(sources: Sequence[Source], prompts: PromptBuilder, max_positions: int
         "n_sources": len(sources),
         "tasks": [
             _task_row(task, [(s, m) for s, m in zip(sources, measures, strict=True) if s.task == task])
-            for task in dict.fromkeys(s.task for s in sources)
+            for task in dict.fromkeys([*tasks, *(s.task for s in sources)])
         ],
         "answer_types": _counted(t for s in sources for t in s.answer_types),
         "evidence": _counted((m.status, m.reason) for m in measures),
@@ -72,7 +74,7 @@ def _task_row(task: str, found: Sequence[tuple[Source, Measure]]) -> Mapping[str
         "mapped": status["available"],
         "unmapped": status["unmapped"],
         "none": len(found) - status["available"] - status["unmapped"],
-        "references": round(float(np.mean([len(s.references) for s, _ in found])), 2),
+        "references": round(float(np.mean([len(s.references) for s, _ in found])), 2) if found else None,
         "tokens": lengths([m.tokens for _, m in found]),
     }
 

@@ -285,6 +285,9 @@ def coverage_lines(found: dict[str, Any]) -> list[str]:
         ),
         f"controls: {controls['n_available']}/{controls['n_planned']} have a score",
     ]
+    if found["fewer_than_asked"]:
+        told = ", ".join(f"{r['found']} of {r['asked']} {r['task']}" for r in found["fewer_than_asked"])
+        lines += _wrapped(f"the recipe asked for more sources than its data had: {told}")
     if found["n_degenerate"]:
         lines.append(
             f"{found['n_degenerate']} of the scores are of rows labelled degenerate, which are no finding"

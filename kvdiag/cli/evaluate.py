@@ -57,7 +57,8 @@ def evaluate(
     """Test a method of your own on a ledger's sources, against its controls and beside its methods.
 
     The checks of kvdiag methods verify go first: a method that fails them is not run (exit code 1). Killed
-    evaluations go on where they stopped. What went wrong in a source becomes rows that say so.
+    evaluations go on where they stopped; Ctrl-C stops after the source in hand (exit code 130; SIGTERM 143), a
+    second one at once. What went wrong in a source becomes rows that say so.
 
     \b
     Examples:
@@ -79,11 +80,8 @@ def evaluate(
     from kvdiag.conformance.candidate import check
     from kvdiag.engine.evaluate import Choice
     from kvdiag.engine.evaluate import evaluate as run
+    from kvdiag.engine.stopping import StopSwitch
 
-    click.echo(f"checking {method} on tiny models", err=True)
-    candidate = check(method, lambda o: click.echo(_outcome(o), err=True))
-    if not candidate.verified and not despite_failures:
-        return _failed(method, candidate.conformance, as_json)
     choice = Choice(
         settings=tuple(part for s in settings for part in s.split(",")) or None,
         protocols=_PROTOCOLS[protocol] if protocol else None,
@@ -91,8 +89,15 @@ def evaluate(
         model=model,
     )
     progress = BuildProgress(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]))
-    with progress:
-        folder, _ = run(ledger, candidate, choice, Path(out) if out else None, progress)
+    try:
+        with StopSwitch() as switch, progress:
+            click.echo(f"checking {method} on tiny models", err=True)
+            candidate = check(method, lambda o: click.echo(_outcome(o), err=True))
+            if not candidate.verified and not despite_failures:
+                return _failed(method, candidate.conformance, as_json)
+            folder, _ = run(ledger, candidate, choice, Path(out) if out else None, progress, switch)
+    except KeyboardInterrupt as stop:
+        raise SystemExit(getattr(stop, "exit_code", 130)) from None
     found = verdict(ledger, folder)
     if as_json:
         click.echo(json.dumps(found | {"conformance": candidate.conformance}, ensure_ascii=False, allow_nan=False))

@@ -13,9 +13,7 @@ def backend_lines(found: dict[str, Any]) -> list[str]:
     header = ("backend", "against", "score", "its score", "shift", "95 % interval", "outputs differ", "flips")
     lines += text.table(header, [_backend_row(b) for b in found["backends"]], left=2)
     lines += ["", "flips: right to wrong + wrong to right / answers with a right or wrong"]
-    lines.append(
-        f"interval: paired bootstrap, {found['resamples']} draws of sources within tasks, seed {found['seed']}"
-    )
+    lines.append(f"interval: paired bootstrap, {found['resamples']} draws of sources, seed {found['seed']}")
     return lines + [verdict_text(b) for b in found["backends"]]
 
 

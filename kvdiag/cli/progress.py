@@ -14,6 +14,7 @@ from kvdiag.engine.build import Plan, Watcher
 from kvdiag.engine.source import TRIES, Failure
 from kvdiag.engine.watch import memory
 from kvdiag.workloads.base import Source
+from kvdiag.workloads.registry import shortage
 
 
 class BuildProgress(Watcher):
@@ -133,7 +134,11 @@ def _memory() -> str:
 
 def _sources(plan: Plan) -> str:
     recipe, n = plan.recipe, len(plan.sources)
-    fewer = f" (asked for {recipe.limit}: there are no more)" if n < recipe.limit else ""
+    fewer = ""
+    short = shortage(recipe.tasks, recipe.limit, (s.task for s in plan.sources))
+    if short:
+        told = ", ".join(f"{found} of {asked} {task}" for task, (asked, found) in short.items())
+        fewer = f" (asked for {recipe.limit}; the data has no more: {told})"
     return f"{n} of {recipe.workload} ({', '.join(recipe.tasks)}){fewer}"
 
 

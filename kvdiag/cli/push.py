@@ -1,13 +1,15 @@
 """`kvdiag push`."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kvdiag.cli import options
-from kvdiag.errors import UsageError
+from kvdiag.errors import KvdiagError, UsageError
 
 
 @click.command()
@@ -42,12 +44,26 @@ def push(
         for line in _plan_lines(plan):
             click.echo(line, err=as_json)
 
-    done = publishing.push(find(ledger), repo, version, private, dry_run, own_texts, report=show)
+    with named_as("LEDGER"):
+        folder = find(ledger)
+    done = publishing.push(folder, repo, version, private, dry_run, own_texts, report=show)
     if as_json:
         click.echo(json.dumps(done.as_dict(), ensure_ascii=False))
         return
     for line in _outcome_lines(done, dry_run):
         click.echo(line)
+
+
+@contextmanager
+def named_as(argument: str) -> Iterator[None]:
+    """Errors inside that name --data name this argument: the command has no --data."""
+    try:
+        yield
+    except KvdiagError as error:
+        text = str(error)
+        if not text.startswith("--data "):
+            raise
+        raise type(error)(f"{argument} {text.removeprefix('--data ')}") from error
 
 
 def _plan_lines(plan: Any) -> list[str]:

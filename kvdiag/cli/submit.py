@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from kvdiag.cli import options
+from kvdiag.cli.push import named_as
 from kvdiag.errors import DataError, UsageError
 
 
@@ -37,7 +38,11 @@ def submit(evaluation: str, repo: str, contact: str, out: str | None, dry_run: b
         raise UsageError(f"--out {out}: is there already; choose another")
     if "@" in repo or (Path(repo).is_dir() and not dry_run):
         raise UsageError(f"REPO {repo}: a pull request needs org/name; a folder goes with --dry-run only")
-    packed, address = submission.submit(find(evaluation), find(repo), repo, contact, dry_run)
+    with named_as("EVALUATION"):
+        folder = find(evaluation)
+    with named_as("REPO"):
+        base = find(repo)
+    packed, address = submission.submit(folder, base, repo, contact, dry_run)
     if out:
         packed.write(Path(out))
     if as_json:
@@ -60,7 +65,9 @@ def submit(evaluation: str, repo: str, contact: str, out: str | None, dry_run: b
 @click.option(
     "--model", metavar="PATH", help="Where the ledger's model lies, if elsewhere than when it was built."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the draw of the sample.")
+@click.option(
+    "--seed", type=click.IntRange(0), help="Of the draw of the sample. Default: drawn anew, and printed."
+)
 @options.as_json
 def merge(
     data: str,
@@ -69,7 +76,7 @@ def merge(
     sample: int,
     method: str | None,
     model: str | None,
-    seed: int,
+    seed: int | None,
     as_json: bool,
 ) -> None:
     """Take a submission into a new version of a ledger, for its maintainer.
@@ -86,15 +93,23 @@ def merge(
 
     if not Path(submission).is_dir():
         raise UsageError(f"SUBMISSION {submission}: no such folder")
-    base, offered = find(data), find(submission)
-    again = _rerun(base, offered, method, model) if sample and method else None
-    manifest = run(base, offered, Path(out), sample, again, seed)
+    for flag, value in (("--method", method), ("--model", model), ("--seed", seed)):
+        if value is not None and not sample:
+            raise UsageError(f"{flag} {value}: is for running rows again; say how many with --sample N")
+    with named_as("SUBMISSION"):
+        offered = find(submission)
+    with named_as("LEDGER|REPO"):
+        base = find(data)
+        again = _rerun(base, offered, method, model) if sample and method else None
+        manifest = run(base, offered, Path(out), sample, again, seed)
     entry = manifest["recipe"]["merged"][-1]
     if as_json:
         click.echo(json.dumps(manifest, ensure_ascii=False))
         return
     signed = f"{entry['submitter']}; {entry['verification']}"
     click.echo(f"merged {entry['runs']} runs of {entry['method']} ({signed}) into {out}")
+    if "sample_seed" in entry:
+        click.echo(f"  the sample was drawn with --seed {entry['sample_seed']}")
     for hole in manifest["holes"]:
         click.echo(f"  {hole}")
     click.echo(f"Next:\n  kvdiag push {out} ORG/NAME --dry-run")
@@ -106,7 +121,7 @@ def _rerun(base: Path, offered: Path, spec: str, model: str | None) -> Any:
     from kvdiag.engine import stored
     from kvdiag.engine.against import rerun
     from kvdiag.ledger.layout import read_manifest
-    from kvdiag.publish.submission import evaluation_of
+    from kvdiag.publish.claims import evaluation_of
 
     about = evaluation_of(offered, read_manifest(offered))
     if ":" in spec and code_digest(spec) != about["code_sha256"]:
@@ -117,4 +132,4 @@ def _rerun(base: Path, offered: Path, spec: str, model: str | None) -> Any:
             f"--method {spec}: its conformance report is {candidate.conformance['digest']} here, submitted "
             f"as {about['conformance']['digest']}"
         )
-    return lambda rows: rerun(stored.read(base), candidate, rows, model)
+    return lambda drawn, rows: rerun(stored.read(base), candidate, drawn, rows, model)

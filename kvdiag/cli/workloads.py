@@ -52,7 +52,9 @@ def check(name: str, as_json: bool, limit: int | None, **flags: Any) -> None:
     model = load_tokenizer(chosen.model, chosen.trust_remote_code)
     prompts = PromptBuilder.create(model.tokenizer, chosen.prompt)
     found = chosen.sources(prompts.count, everything=limit is None)
-    result = {"workload": chosen.workload, "model": model.name} | survey(found, prompts, model.max_positions)
+    result = {"workload": chosen.workload, "model": model.name} | survey(
+        found, prompts, model.max_positions, chosen.tasks
+    )
     if as_json:
         click.echo(json.dumps(result, ensure_ascii=False))
         return
@@ -82,6 +84,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 
 def _task_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    tokens = row["tokens"]
-    counts = (str(row[n]) for n in ("n", "mapped", "unmapped", "none", "references"))
+    tokens = row["tokens"] or {"median": "-", "max": "-"}
+    counts = (str("-" if row[n] is None else row[n]) for n in ("n", "mapped", "unmapped", "none", "references"))
     return (row["task"], *counts, str(tokens["median"]), str(tokens["max"]))

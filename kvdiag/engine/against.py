@@ -19,6 +19,7 @@ from kvdiag.engine.views import Cell
 from kvdiag.errors import DataError
 from kvdiag.methods.settings import parse_setting
 from kvdiag.prompts import Prompt, PromptBuilder
+from kvdiag.records.keys import PROTOCOLS
 from kvdiag.workloads.base import Source
 from kvdiag.workloads.stored import from_row
 
@@ -94,30 +95,70 @@ def _no_prompt(row: dict[str, Any]) -> Prompt:
 
 
 def rerun(
-    base: Stored, candidate: Candidate, wanted: Sequence[Mapping[str, Any]], model: str | None = None
+    base: Stored,
+    candidate: Candidate,
+    wanted: Sequence[Mapping[str, Any]],
+    among: Sequence[Mapping[str, Any]] = (),
+    model: str | None = None,
 ) -> list[str]:
     """Run rows of a submission again; returns what differs, a line a row: nothing where all is equal.
 
-    base: the ledger with the texts. wanted: rows of `runs`. Raises DataError when they are another method's.
+    base: the ledger with the texts. wanted: rows of `runs`. among: all rows of the submission; those of the same
+    sources run along, since the settings of a method share an object and a batch, and so their fate.
+
+    Raises DataError when rows are another method's, and for what is the base's or this machine's fault.
     """
-    others = {r["method"] for r in wanted} - {candidate.method.id}
+    others = {r["method"] for r in (*wanted, *among)} - {candidate.method.id}
     if others:
         raise DataError(
             f"--method {candidate.spec}: is {candidate.method.id}; the rows are of {sorted(others)[0]}"
         )
-    loaded = load_same_model(base, model)
-    cells = {r["cell_id"]: Cell(candidate.method, parse_setting(r["setting"]), r["protocol"]) for r in wanted}
-    prompts = PromptBuilder.create(loaded.tokenizer, base.manifest["recipe"]["prompt"])
     sources = {s["source_id"]: s for s in base.sources}
+    _check_texts(base, [sources[r["source_id"]] for r in wanted])
+    loaded = load_same_model(base, model)
+    prompts = PromptBuilder.create(loaded.tokenizer, base.manifest["recipe"]["prompt"])
     make, cannot, found = guarded(candidate.make), cannot_run(loaded, candidate), []
     for source_id in dict.fromkeys(r["source_id"] for r in wanted):
         own = {r["cell_id"]: r for r in wanted if r["source_id"] == source_id}
+        cells = _cells(candidate, [r for r in (*wanted, *among) if r["source_id"] == source_id])
         row = sources[source_id]
         recipe = recipes.Recipe("rerun", row["workload"], (), 1, 0, loaded.name, "chat", (), (), ())
-        plan = Plan(recipe, Path(), loaded, [], [cells[c] for c in own], cannot, {}, make)
+        plan = Plan(recipe, Path(), loaded, [], cells, cannot, {}, make)
         done, _ = run_one(plan, prompts, from_row(row, textless=True), row, base.controls[source_id])
-        found += [line for run in done["runs"] if (line := _differs(own[run["cell_id"]], run, loaded.dtype))]
+        if done["disagreement"]:
+            raise DataError(
+                f"source {source_id} cannot be run again on this machine, which says nothing of the submission: "
+                f"{done['disagreement']}"
+            )
+        again = [run for run in done["runs"] if run["cell_id"] in own]
+        _check_memory(again, own)
+        found += [line for run in again if (line := _differs(own[run["cell_id"]], run, loaded.dtype))]
     return found
+
+
+def _cells(candidate: Candidate, runs: Sequence[Mapping[str, Any]]) -> list[Cell]:
+    """The cells of these rows, in an evaluation's order."""
+    found = {r["cell_id"]: Cell(candidate.method, parse_setting(r["setting"]), r["protocol"]) for r in runs}
+    by_protocol = sorted(found.values(), key=lambda cell: PROTOCOLS.index(cell.protocol))
+    return sorted(by_protocol, key=lambda cell: cell.setting, reverse=True)
+
+
+def _check_texts(base: Stored, wanted: Sequence[Mapping[str, Any]]) -> None:
+    bare = [s for s in wanted if s["text_status"] != "available"]
+    if bare:
+        raise DataError(
+            f"--data {base.ledger}: lacks the texts of {len({s['source_id'] for s in bare})} of the drawn sources "
+            f"({bare[0]['text_reason']}), so they cannot be run again; merge from the ledger that has them"
+        )
+
+
+def _check_memory(again: Sequence[Mapping[str, Any]], own: Mapping[str, Mapping[str, Any]]) -> None:
+    for run in again:
+        if run["reason"] == "oom" and own[run["cell_id"]]["reason"] != "oom":
+            raise DataError(
+                f"{run['run_id']}: memory ran out on this machine, which says nothing of the submission; "
+                "run the sample on a larger one"
+            )
 
 
 def _differs(then: Mapping[str, Any], now: Mapping[str, Any], dtype: str) -> str | None:

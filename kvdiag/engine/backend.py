@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kvdiag.analysis.audit.backend import Answers, drift
 from kvdiag.analysis.survey import measure
-from kvdiag.engine.decode import stop_rule
+from kvdiag.engine.decode import Stop, stop_rule
 from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.plan import make_sources
 from kvdiag.errors import DataError, UsageError, near_matches
@@ -50,20 +51,26 @@ def answers(
         generated = model.model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            max_new_tokens=stop.max_new_tokens,
-            min_new_tokens=1 if stop.never_first else None,
-            eos_token_id=sorted(stop.ids) or None,
-            pad_token_id=min(stop.ids, default=0),
+            generation_config=_greedy(stop),
+            # What a model's own settings may still bring in: the ledger's decoding is plainly greedy.
+            repetition_penalty=1.0,
+            no_repeat_ngram_size=0,
         )
         output = model.tokenizer.decode(generated[0, len(prompt.ids) :], skip_special_tokens=True)
         judged = judge(source, output)
         found.append(Answered(source.source_id, source.task, output, judged.score, judged.correct))
         tell(i + 1)
     return found
+
+
+def _greedy(stop: Stop) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=False,
+        max_new_tokens=stop.max_new_tokens,
+        min_new_tokens=1 if stop.never_first else None,
+        eos_token_id=sorted(stop.ids) or None,
+        pad_token_id=min(stop.ids, default=0),
+    )
 
 
 def compare(

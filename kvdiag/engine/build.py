@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from kvdiag.engine.plan import Plan, environment, make_plan, make_sources
+from kvdiag.engine.sound import sound
 from kvdiag.engine.source import SourceDone, attempt, run_source
 from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.watch import Watcher, memory
@@ -36,8 +37,6 @@ __all__ = [
     "run_source",
 ]
 
-# So many sources in a row that end in an exception are no fault of the sources: the build stops.
-IN_A_ROW = 5
 # Sources whose rows become Arrow columns together.
 BATCH = 64
 
@@ -112,7 +111,7 @@ def build(
                 work.remove()
                 watcher.planned(plan, len(plan.sources))
                 return manifest
-        with _disk(plan, work):
+        with work.writing(_ids(plan)):
             work.adopt(plan.as_dict())
         return _run(plan, work, watcher, runner, switch)
 
@@ -133,16 +132,18 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
         watcher.warned(text)
     writing = 0.0
     with switch.deferred(), closing(runner.run(plan, todo, watcher, switch)) as found:
-        for done in _sound(found, watcher):
+        for done in sound(
+            _told(found, watcher), _works, _error, lambda: _again(plan, work, runner, switch), switch
+        ):
             start = time.perf_counter()
-            with _disk(plan, work):
+            with work.writing(_ids(plan)):
                 # Stages go into the work file, so that a resumed build can tell those of all its sources.
                 work.commit(done.records | {"seconds": done.seconds})
             spent = time.perf_counter() - start
             writing += spent
             watcher.source_done(done.source, done.seconds | {"write": spent})
     switch.check()
-    with _disk(plan, work):
+    with work.writing(_ids(plan)):
         start = time.perf_counter()
         tables, seconds, told = _gather(plan, work)
         seconds["write"] = writing + time.perf_counter() - start
@@ -165,39 +166,39 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
     return manifest
 
 
-def _sound(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]:
-    """Sources to commit. Those that ended in an exception wait until another one shows that the build is sound.
+def _ids(plan: Plan) -> list[str]:
+    return [source.source_id for source in plan.sources]
 
-    Raises DataError after IN_A_ROW of them: a lost GPU or a missing file fails every source, and committing those
-    failures would make them final.
-    """
-    held: list[SourceDone] = []
+
+def _told(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]:
+    """The same sources; the watcher hears of tries that failed."""
     for done in found:
         for failure in done.failures:
             watcher.failed(failure)
-        held.append(done)
-        if not done.failed:
-            yield from held
-            held = []
-        elif len(held) == IN_A_ROW:
-            raise DataError(
-                f"{IN_A_ROW} sources in a row ended in an exception, the last with {done.failures[-1].error}; "
-                "none of them was kept: mend the cause and run the same command again"
-            )
-    yield from held
+        yield done
 
 
-@contextmanager
-def _disk(plan: Plan, work: WorkFolder) -> Iterator[None]:
-    """A disk that is full or fails is one line that says what is kept."""
-    try:
-        yield
-    except OSError as error:
-        kept = sum(work.load(s.source_id) is not None for s in plan.sources)
-        raise DataError(
-            f"--out {plan.out}: cannot be written ({error.strerror or error}); {kept} of {len(plan.sources)} "
-            "sources are kept: make room and run the same command again"
-        ) from error
+def _works(done: SourceDone) -> bool:
+    """Whether the model ran it: rows that say `over_length` do not show that a machine is well."""
+    return _ran(done.records)
+
+
+def _ran(records: dict[str, Any]) -> bool:
+    return bool(records["control"]["status"] == "available")
+
+
+def _error(done: SourceDone) -> str | None:
+    return done.failures[-1].error if done.failed else None
+
+
+def _again(plan: Plan, work: WorkFolder, runner: Runner, switch: StopSwitch) -> bool:
+    """Whether a source that ran well runs well now; its rows are not taken again."""
+    for source in plan.sources:
+        records = work.load(source.source_id)
+        if records is not None and _ran(records):
+            with closing(runner.run(plan, [source], Watcher(), switch)) as found:
+                return any(_works(done) for done in found)
+    return False
 
 
 def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str, float], dict[str, Any]]:

@@ -7,7 +7,7 @@ control, whoever runs it. Where they do not, the source's rows are `failed: cont
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from kvdiag.engine.against import cannot_run, load_same_model, run_one
 from kvdiag.engine.build import Plan, Watcher, environment
 from kvdiag.engine.candidate import Candidate, method_row
 from kvdiag.engine.guard import guarded
+from kvdiag.engine.sound import sound
+from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.stored import Stored
 from kvdiag.engine.views import Cell
 from kvdiag.errors import DataError, UsageError
@@ -33,6 +35,7 @@ from kvdiag.prompts import PromptBuilder
 from kvdiag.query.connection import connect, rows
 from kvdiag.records.keys import PROTOCOLS
 from kvdiag.records.schema import to_table
+from kvdiag.workloads.base import Source
 from kvdiag.workloads.stored import from_row
 
 # More sources than this share whose control disagrees: another model or machine, and nothing can be compared.
@@ -51,14 +54,20 @@ class Choice:
 
 
 def evaluate(
-    ledger: Path, candidate: Candidate, choice: Choice, out: Path | None = None, watcher: Watcher | None = None
+    ledger: Path,
+    candidate: Candidate,
+    choice: Choice,
+    out: Path | None = None,
+    watcher: Watcher | None = None,
+    switch: StopSwitch | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Run the method and write a ledger of its rows; returns its folder and manifest.
 
     Goes on where an interrupted evaluation of the same code stopped. Raises UsageError for a choice that does not
-    fit the ledger, DataError when its model is another here or too many controls disagree.
+    fit the ledger, DataError when its model is another here, too many controls disagree or the disk is full,
+    Stopped when the switch was asked.
     """
-    watcher = watcher or Watcher()
+    watcher, switch = watcher or Watcher(), switch or StopSwitch()
     found = stored.read(ledger, choice.limit)
     out = out or Path("evaluations") / f"{candidate.method.id}-{candidate.code[:8]}"
     recipe = _recipe(found, candidate, choice)
@@ -73,9 +82,12 @@ def evaluate(
         return out, manifest
     work = WorkFolder(out)
     with work.locked():
-        work.adopt(whole)
-        done, seconds = _run_all(plan, found, work, watcher)
-        manifest = _write(out, plan, found, candidate, whole, done, seconds)
+        ids = [source.source_id for source in plan.sources]
+        with work.writing(ids):
+            work.adopt(whole)
+        done, seconds = _run_all(plan, found, work, watcher, switch)
+        with work.writing(ids):
+            manifest = _write(out, plan, found, candidate, whole, done, seconds)
         work.remove()
     return out, manifest
 
@@ -180,27 +192,71 @@ def make_plan(found: Stored, candidate: Candidate, choice: Choice, recipe: dict[
     return Plan(recipes.Recipe(**plain), out, model, sources, cells, cannot, used, guarded(candidate.make))
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """A source, its rows and the seconds of each stage; no seconds where the model did not run."""
+
+    source: Source
+    records: dict[str, Any]
+    seconds: dict[str, float]
+
+    def works(self) -> bool:
+        """Whether the model ran it to the end."""
+        return bool(self.seconds)
+
+    def error(self) -> str | None:
+        """Of an exception that is not the method's own: those become rows and the model runs on."""
+        run, control = self.records["runs"][0], self.records["control"]
+        if self.seconds or control["status"] != "available" or run["reason"] != "exception":
+            return None
+        return str(run["detail"])
+
+
 def _run_all(
-    plan: Plan, found: Stored, work: WorkFolder, watcher: Watcher
+    plan: Plan, found: Stored, work: WorkFolder, watcher: Watcher, switch: StopSwitch
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Rows of every source, each committed as it is done, and seconds by stage."""
     prompts = PromptBuilder.create(plan.model.tokenizer, plan.recipe.prompt)
-    committed = {s.source_id: r for s in plan.sources if (r := work.load(s.source_id)) is not None}
+    rows_of = {row["source_id"]: row for row in found.sources}
+    ids = [source.source_id for source in plan.sources]
+    committed = {s: records for s in ids if (records := work.load(s)) is not None}
     watcher.planned(plan, len(committed))
     for text in work.damaged:
         watcher.warned(text)
     total: dict[str, float] = {}
-    for source, row in zip(plan.sources, found.sources, strict=True):
-        if source.source_id not in committed:
-            watcher.source_started(source)
-            done, seconds = run_one(plan, prompts, source, row, found.controls[source.source_id])
-            work.commit(done)
-            committed[source.source_id] = done
-            for stage, spent in seconds.items():
+    shown = [s for s in plan.sources if _shows(committed.get(s.source_id))]
+
+    def run(source: Source) -> _Ran:
+        row, control = rows_of[source.source_id], found.controls[source.source_id]
+        return _Ran(source, *run_one(plan, prompts, source, row, control))
+
+    def each() -> Iterator[_Ran]:
+        for source in plan.sources:
+            if source.source_id not in committed:
+                if switch.asked is not None:
+                    return
+                watcher.source_started(source)
+                yield run(source)
+
+    with switch.deferred():
+        for done in sound(each(), _Ran.works, _Ran.error, lambda: bool(shown) and run(shown[0]).works(), switch):
+            with work.writing(ids):
+                work.commit(done.records)
+            committed[done.source.source_id] = done.records
+            if done.works():
+                shown.append(done.source)
+            for stage, spent in done.seconds.items():
                 total[stage] = total.get(stage, 0.0) + spent
-            watcher.source_done(source, seconds)
-        _check_controls(list(committed.values()), plan, found)
-    return [committed[s.source_id] for s in plan.sources], total
+            watcher.source_done(done.source, done.seconds)
+            _check_controls(list(committed.values()), plan, found)
+    switch.check()
+    _check_controls(list(committed.values()), plan, found)
+    return [committed[s] for s in ids], total
+
+
+def _shows(records: dict[str, Any] | None) -> bool:
+    """Whether a committed source has a row that was run to its end."""
+    return records is not None and any(run["status"] == "available" for run in records["runs"])
 
 
 def _check_controls(done: Sequence[dict[str, Any]], plan: Plan, found: Stored) -> None:

@@ -20,8 +20,8 @@ def of_workload(models: Sequence[str], counted_by: str | None, **flags: Any) -> 
     recipe = recipes.load(None, **flags, model=reference)
     length = registry.get(recipe.workload).length
     made = load_tokenizer(reference)
-    sources = recipe.sources(_prompts(made).count)
-    return _counted(recipe.workload, made.name if length else None, length, sources, models)
+    sources = recipe.sources(_prompts(made, recipe.prompt).count)
+    return _counted(recipe.workload, made.name if length else None, length, sources, models, recipe.prompt)
 
 
 def of_ledger(data: str | None, models: Sequence[str]) -> dict[str, Any]:
@@ -31,20 +31,27 @@ def of_ledger(data: str | None, models: Sequence[str]) -> dict[str, Any]:
     workloads = list(dict.fromkeys(s.workload for s in sources))
     length = registry.get(workloads[0]).length if len(workloads) == 1 else None
     recorded = read_manifest(ledger)
+    template = recorded["recipe"].get("prompt") or "chat"
     built = str(recorded["environment"].get("model") or recorded["recipe"]["model"])
-    return _counted(", ".join(workloads), built if length else None, length, sources, models)
+    return _counted(", ".join(workloads), built if length else None, length, sources, models, template)
 
 
 def _counted(
-    workload: str, made_by: str | None, nominal: int | None, sources: Sequence[Source], models: Sequence[str]
+    workload: str,
+    made_by: str | None,
+    nominal: int | None,
+    sources: Sequence[Source],
+    models: Sequence[str],
+    template: str,
 ) -> dict[str, Any]:
     found = []
     for spec in models:
         model = load_tokenizer(spec)
-        found.append(counted(model.name, sources, _prompts(model), model.max_positions, nominal))
+        found.append(counted(model.name, sources, _prompts(model, template), model.max_positions, nominal))
     return {"workload": workload, "nominal": nominal, "counted_by": made_by, "models": found}
 
 
-def _prompts(model: LoadedTokenizer) -> PromptBuilder:
-    template = "chat" if getattr(model.tokenizer, "chat_template", None) else "plain"
-    return PromptBuilder.create(model.tokenizer, template)
+def _prompts(model: LoadedTokenizer, template: str) -> PromptBuilder:
+    """With the recipe's template; a tokenizer without a chat template gets plain text."""
+    has_one = bool(getattr(model.tokenizer, "chat_template", None))
+    return PromptBuilder.create(model.tokenizer, template if has_one else "plain")

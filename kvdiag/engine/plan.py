@@ -22,6 +22,7 @@ from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
 from kvdiag.workloads import registry
 from kvdiag.workloads.base import Source
+from kvdiag.workloads.registry import path_of
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Plan:
 
 def make_plan(recipe: Recipe, out: Path) -> Plan:
     """Load the model and make the sources."""
+    # Data that is not there is said before a model of many gigabytes is loaded.
+    registry.get(recipe.workload).prepare(recipe.tasks, recipe.files, recipe.haystack)
     plan = bare_plan(recipe, out)
     sources = make_sources(recipe, PromptBuilder.create(plan.model.tokenizer, recipe.prompt))
     return replace(plan, sources=sources, environment=plan.environment | {"files": file_digests(recipe)})
@@ -83,10 +86,20 @@ def make_sources(recipe: Recipe, prompts: PromptBuilder) -> list[Source]:
 
 
 def file_digests(recipe: Recipe) -> dict[str, str]:
-    """sha256 of the user's own files: another text under the same name is another build."""
-    named = [f.partition("=")[2] or f for f in recipe.files]
-    paths = [Path(f) for f in (*named, recipe.haystack) if Path(f).is_file()]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    """sha256 of the user's own files, by how they were given: other text under the same name is another build."""
+    given = [*recipe.files, *([recipe.haystack] if Path(recipe.haystack).is_file() else [])]
+    return {text: _digest(path_of(text)) for text in given}
+
+
+def _digest(path: Path) -> str:
+    """sha256 of a file, or of all files of a folder with their names."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for file in sorted(f for f in path.rglob("*") if f.is_file()):
+        inner = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(path).as_posix()}:{inner}\n".encode())
+    return digest.hexdigest()
 
 
 def environment(model: LoadedModel, cannot: Mapping[str, Gap]) -> dict[str, Any]:

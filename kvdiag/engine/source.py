@@ -57,10 +57,12 @@ def failed_rows(plan: Plan, prompts: PromptBuilder, source: Source, detail: str)
     """Rows of a source that could not be run: `failed: exception`, each with the detail."""
     try:
         prompt = prompts.build(source)
+        gaps = _gaps(plan, prompt)
     except Exception:  # the prompt may be what fails
         prompt = Prompt("", (), 0, 0, (), (), "failed", "exception", (), "failed", "exception")
+        gaps = {cell: gap for cell in plan.cells if (gap := _never(plan, cell)) is not None}
     subject = Subject(source, prompt, plan.model.name, plan.model.tokenizer)
-    return records(subject, plan.cells, Gap("failed", "exception", detail), {})
+    return records(subject, plan.cells, Gap("failed", "exception", detail), gaps)
 
 
 def described(error: BaseException) -> str:
@@ -122,15 +124,21 @@ def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:
     for cell in plan.cells:
         method = cell.method
         n = cell.n_compressed(prompt.n_context, prompt.n_prefix)
-        reason = method.unsupported(cell.setting)
-        if method.id in plan.cannot:
-            gaps[cell] = plan.cannot[method.id]
-        elif reason:
-            gaps[cell] = Gap("unsupported", reason, f"{method.id} has no {cell.setting}")
+        never = _never(plan, cell)
+        if never is not None:
+            gaps[cell] = never
         elif n < method.min_positions:
             detail = f"{n} positions; {method.id} needs {method.min_positions}"
             gaps[cell] = Gap("unsupported", "context_too_short", detail)
     return gaps
+
+
+def _never(plan: Plan, cell: Cell) -> Gap | None:
+    """Why a cell cannot run on any source."""
+    reason = cell.method.unsupported(cell.setting)
+    if cell.method.id in plan.cannot:
+        return plan.cannot[cell.method.id]
+    return Gap("unsupported", reason, f"{cell.method.id} has no {cell.setting}") if reason else None
 
 
 def _first_line(error: BaseException) -> str:

@@ -156,8 +156,18 @@ def render(manifest: dict[str, Any], release: Release | None = None) -> str:
         default=DEFAULT if DEFAULT in present else "runs",
         runs_file=next((f["path"] for f in manifest["files"] if f["table"] == "runs"), "data/runs"),
         dictionary={t: (json_schema(t)["description"], columns(t)) for t in present},
+        code=_code(manifest),
         totals=_totals(release.coverage) if release else None,
     )
+
+
+def _code(manifest: dict[str, Any]) -> str:
+    """The code that ran, and the one that wrote the files where that is another; its commit where it is known."""
+    used = manifest["environment"]
+    ran, wrote = used.get("kvdiag"), manifest["kvdiag_version"]
+    commit = f", commit {used['kvdiag_commit']}" if used.get("kvdiag_commit") else ""
+    written = f"; files written by {wrote}" if ran and ran != wrote else ""
+    return f"kvdiag {ran or wrote}{commit}{written}"
 
 
 @lru_cache(maxsize=16)

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 from kvdiag.errors import UsageError
 from kvdiag.ledger.files import write_atomic
 
+# In a folder that a user names, files are kept in one of our own: what else is there is not ours to remove.
+OWN = "kvdiag-work"
+
 
 class Store(Protocol):
     """Small named files. `place` names it in messages."""
@@ -26,7 +29,7 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """A folder. Files are flushed to disk before they take their name."""
+    """A folder that is ours alone. Files are flushed to disk before they take their name."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, str(folder)
@@ -48,18 +51,16 @@ class LocalStore:
 
 
 class RemoteStore:
-    """A folder at an fsspec address. Object stores put a file whole; elsewhere its checksum tells a torn one."""
-
-    FILES = ("plan.json", "sources")  # what is ours there
+    """OWN at an fsspec address. Object stores put a file whole; elsewhere its checksum tells a torn one."""
 
     def __init__(self, url: str) -> None:
         import fsspec
 
         try:
-            self._system, self._root = fsspec.url_to_fs(url)
+            self._system, root = fsspec.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise UsageError(f"--work {url}: cannot be reached ({error})") from error
-        self.place = url
+        self._root, self.place = posixpath.join(root, OWN), posixpath.join(url, OWN)
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._root, name)
@@ -78,16 +79,15 @@ class RemoteStore:
         self._system.pipe_file(self._path(name), data)
 
     def remove(self) -> None:
-        """Take away our files; what else is at the address stays."""
-        for name in self.FILES:
-            with suppress(FileNotFoundError):
-                self._system.rm(self._path(name), recursive=True)
+        """Take away our folder; what else is at the address stays."""
+        with suppress(FileNotFoundError):
+            self._system.rm(self._root, recursive=True)
 
 
 def open_store(address: str | None, ledger_work: Path) -> Store:
-    """The store at an address; None or a plain path is a folder."""
+    """The store at an address: OWN in what a user named, a plain path or a URL; `ledger_work` where None."""
     if address is None:
         return LocalStore(ledger_work)
     if "://" not in address:
-        return LocalStore(Path(address))
+        return LocalStore(Path(address) / OWN)
     return RemoteStore(address)

@@ -1,7 +1,7 @@
 """Work in progress: the plan, and one committed file a source. A kill loses at most the source in hand."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ LOCK = ".lock"
 
 
 class WorkFolder:
-    """The work files of a ledger under construction: in its `.work` folder, or at `address` (any fsspec path).
+    """The work files of a ledger under construction: in its `.work` folder, or in `kvdiag-work` at `address` (any
+    fsspec path).
 
     damaged: committed files that were found damaged; their sources are to be done again.
     """
@@ -32,6 +33,7 @@ class WorkFolder:
         self.damaged: list[str] = []
         self._here = LocalStore(self.folder)  # says that a build is under way, wherever its files are
         self._store: Store = open_store(address, self.folder)
+        self._named = f"--out {ledger}" + (f" or --work {address}" if address else "")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -50,6 +52,18 @@ class WorkFolder:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def writing(self, source_ids: Sequence[str]) -> Iterator[None]:
+        """A disk that is full or fails is one line that says how many of the sources are kept (DataError)."""
+        try:
+            yield
+        except OSError as error:
+            kept = sum(self.load(source_id) is not None for source_id in source_ids)
+            raise DataError(
+                f"{self._named}: cannot be written ({error.strerror or error}); {kept} of {len(source_ids)} "
+                "sources are kept: make room and run the same command again"
+            ) from error
 
     def adopt(self, plan: dict[str, Any]) -> None:
         """Begin or go on with a plan. Raises RefusedError when the folder holds another one."""

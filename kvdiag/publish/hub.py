@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from kvdiag.errors import DataError, KvdiagError, RefusedError, UsageError
 from kvdiag.publish.plan import Plan, RemoteFile
+from kvdiag.publish.release import Content
 
 MAIN = "main"
 ATTEMPTS = 4
@@ -135,6 +136,49 @@ class Hub:
                 self._wait(_pause(error, attempt))
         raise AssertionError("not reached")
 
+    def pull_request(self, files: Mapping[str, Content], title: str, description: str) -> str:
+        """Offer files as a pull request; returns its address. One whose answer was lost is found, not made twice.
+
+        Raises RefusedError when an open pull request has this title already.
+        """
+        from huggingface_hub import CommitOperationAdd
+
+        there = self._open_pull(title)
+        if there:
+            raise RefusedError(f"{self.repo}: has an open pull request of it already: {there}")
+        for attempt in range(1, ATTEMPTS + 1):
+            operations = [CommitOperationAdd(path_in_repo=n, path_or_fileobj=c) for n, c in files.items()]
+            try:
+                done = self._api.create_commit(
+                    self.repo,
+                    operations,
+                    commit_message=title,
+                    commit_description=description,
+                    repo_type="dataset",
+                    create_pr=True,
+                )
+                return str(done.pr_url)
+            except Exception as error:
+                if not _passing(error):
+                    raise self._explain("opening the pull request", error) from error
+                landed = self._open_pull(title)
+                if landed:
+                    return landed
+                if attempt == ATTEMPTS:
+                    raise self._explain("opening the pull request", error) from error
+                self._wait(_pause(error, attempt))
+        raise AssertionError("not reached")
+
+    def _open_pull(self, title: str) -> str | None:
+        """The address of the open pull request with this title."""
+        found = self._ask(
+            "looking at the pull requests",
+            lambda: list(
+                self._api.get_repo_discussions(self.repo, repo_type="dataset", discussion_type="pull_request")
+            ),
+        )
+        return next((str(d.url) for d in found if d.title == title and d.status in ("open", "draft")), None)
+
     def _landed(self, plan: Plan, title: str) -> str | None:
         """The commit since the plan's base that has its title and all its files."""
         from kvdiag.publish.plan import compare
@@ -191,7 +235,7 @@ def explain(repo: str, what: str, error: Exception) -> KvdiagError:
     text, status = _text(error), status_of(error)
     kind = type(_root(error)).__name__
     if "xet-write-token" in text or ("xet" in text.lower() and "404" in text):
-        return DataError(f"{repo}: {what}: this Hub has no Xet storage; set HF_HUB_DISABLE_XET=1 and push again")
+        return DataError(f"{repo}: {what}: this Hub has no Xet storage; set HF_HUB_DISABLE_XET=1 and try again")
     if status == 401 or kind == "LocalTokenNotFoundError":
         return RefusedError(f"{repo}: {what}: not logged in; run hf auth login, or set HF_TOKEN to a write token")
     if status == 403:
@@ -201,14 +245,14 @@ def explain(repo: str, what: str, error: Exception) -> KvdiagError:
     if "Invalid metadata in README.md" in text:
         return DataError(f"{repo}: the Hub refuses the card's metadata, nothing was published: {_flat(text)}")
     if kind == "OfflineModeIsEnabled":
-        return UsageError(f"{repo}: {what}: the Hub is switched off here (HF_HUB_OFFLINE); unset it to push")
+        return UsageError(f"{repo}: {what}: the Hub is switched off here (HF_HUB_OFFLINE); unset it first")
     if kind == "HFValidationError":
         return UsageError(f"REPO {repo}: {_flat(text)}")
     if kind == "LocalEntryNotFoundError":  # what a download that cannot reach the Hub ends in
-        return DataError(f"{repo}: {what}: the Hub cannot be reached; push again later")
+        return DataError(f"{repo}: {what}: the Hub cannot be reached; try again later")
     if _passing(error):
         answer = f"answers {status}" if status else f"cannot be reached ({kind})"
-        return DataError(f"{repo}: {what}: the Hub {answer}, after {ATTEMPTS} attempts; push again later")
+        return DataError(f"{repo}: {what}: the Hub {answer}, after {ATTEMPTS} attempts; try again later")
     return DataError(f"{repo}: {what}: {kind}: {_flat(text)}")
 
 

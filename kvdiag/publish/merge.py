@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,22 +15,30 @@ import pyarrow.compute as pc
 from kvdiag.diagnostics.signatures import Thresholds
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger.finish import write_ledger
-from kvdiag.ledger.layout import read_json, read_manifest
+from kvdiag.ledger.layout import read_manifest
+from kvdiag.publish.claims import evaluation_of, read_facts
 from kvdiag.publish.release import LICENCE
-from kvdiag.publish.submission import FACTS, evaluation_of, read_table, refuse
+from kvdiag.publish.submission import read_table, refuse
 from kvdiag.records.schema import to_table
 from kvdiag.validation.validate import validate
 
-# Runs rows again; gives a line for each that differs.
-Rerun = Callable[[Sequence[Mapping[str, Any]]], list[str]]
+# Runs drawn rows again, among all rows of their submission; gives a line for each that differs.
+Rerun = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], list[str]]
+# What a machine decides, not a method: such rows cannot be told by running them on another.
+_MACHINES = ("oom", "timeout", "no_text", "control_disagrees")
+
+
+# Who offered a folder that was never packed for a pull request, as the maintainer's own evaluation.
+UNSIGNED = "not named"
 
 
 def merge(
-    base: Path, submission: Path, out: Path, sample: int = 0, rerun: Rerun | None = None, seed: int = 0
+    base: Path, submission: Path, out: Path, sample: int = 0, rerun: Rerun | None = None, seed: int | None = None
 ) -> dict[str, Any]:
     """Write `base` with the submission's rows to `out`; returns its manifest. Both stay as they are.
 
-    sample: rows to run again with `rerun`; all must give the same. seed: of the draw of the sample.
+    sample: rows to run again with `rerun`; all must give the same. seed: of the draw of the sample; None takes one
+    that no submitter could know. It is in the manifest.
 
     Raises RefusedError for rows that the base has already or an `out` that exists, DataError for a submission that
     fails the review or the rerun. Nothing is written then.
@@ -38,16 +47,19 @@ def merge(
         raise RefusedError(f"--out {out}: is there already; choose another")
     refuse(submission, base, submission)
     runs = read_table(submission, "runs").to_pylist()
+    seed = secrets.randbits(32) if seed is None else seed
     drawn = draw(runs, sample, seed)
+    if sample and not drawn:
+        raise DataError(f"{submission}: none of its rows can be run again elsewhere ({', '.join(_MACHINES)})")
     if drawn and rerun is None:
         raise UsageError("--sample: running rows again needs the method; give --method file.py:Class")
-    differs = rerun(drawn) if drawn and rerun else []
+    differs = rerun(drawn, runs) if drawn and rerun else []
     if differs:
         raise DataError(
-            f"{submission}: {len(differs)} of {len(drawn)} rows that were run again differ, nothing was merged; "
-            f"first {differs[0]}"
+            f"{submission}: {len(differs)} of {len(drawn)} rows that were run again (drawn with --seed {seed}) "
+            f"differ, nothing was merged; first {differs[0]}"
         )
-    entry = _entry(submission, len(drawn), len(runs))
+    entry = _entry(submission, len(drawn), len(runs)) | ({"sample_seed": seed} if drawn else {})
     again = {str(run["run_id"]) for run in drawn}
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".merge-", dir=out.parent) as scratch:
@@ -60,14 +72,14 @@ def merge(
     return manifest
 
 
-def draw(runs: Sequence[Mapping[str, Any]], sample: int, seed: int = 0) -> list[Mapping[str, Any]]:
-    """`sample` rows, the cells in turn, drawn by a hash that the submitter did not choose."""
+def draw(runs: Sequence[Mapping[str, Any]], sample: int, seed: int) -> list[Mapping[str, Any]]:
+    """`sample` rows, the cells in turn, drawn by a hash. Rows that only their own machine can tell stay out."""
 
     def rank(run: Mapping[str, Any]) -> str:
         return hashlib.sha256(f"{seed}:{run['run_id']}".encode()).hexdigest()
 
     cells: dict[str, list[Mapping[str, Any]]] = {}
-    for run in sorted(runs, key=rank):
+    for run in sorted((r for r in runs if r["reason"] not in _MACHINES), key=rank):
         cells.setdefault(run["cell_id"], []).append(run)
     turns = [(i, rank(run), run) for own in cells.values() for i, run in enumerate(own)]
     return [run for _, _, run in sorted(turns, key=lambda turn: turn[:2])[:sample]]
@@ -77,12 +89,10 @@ def _entry(submission: Path, n_rerun: int, n_runs: int) -> dict[str, Any]:
     """What the merged manifest says of a submission: who ran it, on what, and how far it was verified."""
     manifest = read_manifest(submission)
     about = evaluation_of(submission, manifest)
-    path = submission / FACTS
-    facts = read_json(path) if path.is_file() else {}
-    (method,) = manifest["recipe"]["methods"]
+    facts = read_facts(submission) or {}
     return {
-        "method": method,
-        "submitter": facts.get("contact", "the maintainer"),
+        "method": about["method_id"],
+        "submitter": facts.get("contact", UNSIGNED),
         "verification": f"rerun {n_rerun}/{n_runs}: equal" if n_rerun else "not rerun",
         "code_sha256": about["code_sha256"],
         "conformance": about["conformance"],

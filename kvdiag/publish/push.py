@@ -24,7 +24,8 @@ _IN_THE_WAY = {
     ".huggingface.yaml": "it overrides the card's configurations",
     ".gitignore": "it may keep files of a release out",
 }
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+# Without leading zeros: 01.0.0 would be another tag of the same version.
+_VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 Version = tuple[int, int, int]
@@ -69,7 +70,7 @@ def push(
     if not _REPO.fullmatch(repo):
         raise UsageError(f"REPO {repo}: must be org/name")
     if version is not None and not _VERSION.fullmatch(version):
-        raise UsageError(f"--version {version}: must be X.Y.Z")
+        raise UsageError(f"--version {version}: must be X.Y.Z, numbers without leading zeros")
     check(ledger)
     hub = Hub(repo, api, wait)
     with tempfile.TemporaryDirectory(prefix="kvdiag-push-") as scratch:
@@ -125,35 +126,48 @@ def _plan(hub: Hub, contents: Contents, version: str | None, private: bool) -> t
         return compare(hub.repo, wanted, revision, contents.at(hub.repo, wanted, notes), files)
 
     taken = {v for tag in tags if tag.startswith("v") and (v := _parse(tag[1:]))}
-    newest = max(taken, default=None)
-    if version is not None:
-        wanted = _parse(version)
-        assert wanted is not None
+    on_main = _published_version(hub, base, there)
+    top = max([*taken, *([on_main] if on_main else [])], default=None)
+    # A release whose tag was never made keeps its version: the loaders' caches may know it.
+    wanted = _parse(version) if version else on_main
+    if wanted:
+        plan = at(_text(wanted), base, there)
+        on_top = wanted == on_main and plan.empty
         if wanted in taken:
             tag = tag_of(_text(wanted))
-            plan = at(version, tag, hub.files(tag))
-            if plan.empty:
+            tagged = at(_text(wanted), tag, hub.files(tag))
+            # The card on main may have been edited since; what loaders read is what was tagged.
+            if on_top and tagged.differs_in_card_only:
                 return plan, hub.commit_of(tag)
-            changed = [c.path for c in plan.changes if c.kind != "unchanged"]
-            raise RefusedError(
-                f"--version {version}: {hub.repo} has {tag_of(version)} with other content "
-                f"({changed[0]}{f' and {len(changed) - 1} more' if len(changed) > 1 else ''}); choose a higher one"
-            )
-        if newest and wanted < newest:
-            raise RefusedError(f"--version {version}: must be above {_text(newest)}, the newest of {hub.repo}")
-        return at(version, base, there), None
-    # A release whose tag was never made keeps its version: the loaders' caches may know it.
-    on_main = _published_version(hub, base, there)
-    if on_main:
-        plan = at(_text(on_main), base, there)
-        tag = tag_of(_text(on_main))
-        if plan.empty and on_main not in taken:
+            if version and tagged.empty:
+                return tagged, hub.commit_of(tag)
+            if version:
+                raise RefusedError(
+                    f"--version {version}: {hub.repo} has {tag} with other content {_other(tagged)}"
+                )
+        elif on_top:
             return plan, None
-        if plan.empty and at(_text(on_main), tag, hub.files(tag)).differs_in_card_only:
-            return plan, hub.commit_of(tag)
-    last = max((v for v in (newest, on_main) if v), default=None)
-    text = _text((last[0], last[1], last[2] + 1)) if last else FIRST
+        elif version:
+            _refuse_low(hub.repo, wanted, top, on_main, plan)
+            return plan, None
+    text = _text((top[0], top[1], top[2] + 1)) if top else FIRST
     return at(text, base, there), None
+
+
+def _refuse_low(repo: str, wanted: Version, top: Version | None, on_main: Version | None, plan: Plan) -> None:
+    """Raise RefusedError unless a version is above all that others may have read."""
+    if wanted == on_main:
+        raise RefusedError(
+            f"--version {_text(wanted)}: main of {repo} has it, not tagged, with other content {_other(plan)}"
+        )
+    if top and wanted < top:
+        where = "which is on its main" if top == on_main else "its newest tag"
+        raise RefusedError(f"--version {_text(wanted)}: must be above {_text(top)} of {repo}, {where}")
+
+
+def _other(plan: Plan) -> str:
+    changed = [c.path for c in plan.changes if c.kind != "unchanged"]
+    return f"({changed[0]}{f' and {len(changed) - 1} more' if len(changed) > 1 else ''}); choose a higher one"
 
 
 def _published_version(hub: Hub, revision: str, there: Mapping[str, RemoteFile]) -> Version | None:

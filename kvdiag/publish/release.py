@@ -1,9 +1,9 @@
 """What a release of a ledger consists of: checked, stripped of texts that may not be handed on, described."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -31,17 +31,20 @@ Content = Path | bytes
 
 @dataclass(frozen=True)
 class Contents:
-    """The part of a release that does not depend on its version. texts: whether a workload's texts are in it."""
+    """The part of a release that does not depend on its version.
+
+    texts: whether a workload's texts are in it. own: names of the user's own files that texts come from.
+    """
 
     manifest: dict[str, Any]
     files: Mapping[str, Content]
     coverage: list[dict[str, Any]]
     texts: Mapping[str, bool]
+    own: Sequence[str]
 
     def at(self, repo: str, version: str, notes: str) -> dict[str, Content]:
         """All files of the release with this version, by name."""
-        own = licences.own_texts(self.manifest["recipe"])
-        sources = licences.prompt_sources(dict(self.texts), own)
+        sources = licences.prompt_sources(dict(self.texts), self.own)
         release = card.Release(repo, version, self.coverage, sources, notes)
         readme = card.render(self.manifest, release).encode("utf-8")
         return {
@@ -86,8 +89,9 @@ def gather(ledger: Path, scratch: Path, redistributable: Redistributable, own_te
 
     own_texts: publish texts of the user's own files too. File names stay, so that unchanged ones cost no upload.
     """
-    manifest = _public(read_manifest(ledger))
-    barred_all = bool(licences.own_texts(manifest["recipe"])) and not own_texts
+    raw = read_manifest(ledger)
+    own, manifest = licences.own_texts(raw["recipe"]), _public(raw)
+    barred_all = bool(own) and not own_texts
     names = _workloads(ledger, manifest)
     barred = {w for w in names if barred_all or not redistributable(w)}
     files: dict[str, Content] = {}
@@ -109,7 +113,8 @@ def gather(ledger: Path, scratch: Path, redistributable: Redistributable, own_te
     if (ledger / LICENCE).is_file():
         files[LICENCE] = ledger / LICENCE
     runs = [ledger / f["path"] for f in manifest["files"] if f["table"] == "runs"]
-    return Contents(manifest, files, coverage(runs), {w: w in present for w in names})
+    shown = [licences.without_folder(name) for name in own]
+    return Contents(manifest, files, coverage(runs), {w: w in present for w in names}, shown)
 
 
 def _workloads(ledger: Path, manifest: dict[str, Any]) -> list[str]:
@@ -122,17 +127,8 @@ def _workloads(ledger: Path, manifest: dict[str, Any]) -> list[str]:
 
 def _public(manifest: dict[str, Any]) -> dict[str, Any]:
     """The manifest without what two equal builds differ in, nor folders of the machine that built."""
-    public = copy.deepcopy(manifest) | {"build": {}}
-    recipe = public["recipe"]
-    for name in ("model", "haystack"):
-        if isinstance(recipe.get(name), str):
-            recipe[name] = _without_folder(recipe[name])
-    if recipe.get("files"):
-        recipe["files"] = [_without_folder(f) for f in recipe["files"]]
-    return public
-
-
-def _without_folder(text: str) -> str:
-    """A file's name for its path; `TASK=PATH` keeps its task. `org/name` of the Hub stays."""
-    task, equals, path = text.rpartition("=")
-    return task + equals + (PurePath(path).name if path.startswith(("/", "~", ".")) else path)
+    return copy.deepcopy(manifest) | {
+        "build": {},
+        "recipe": licences.public_recipe(manifest["recipe"]),
+        "environment": licences.public_environment(manifest["environment"]),
+    }

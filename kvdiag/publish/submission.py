@@ -1,9 +1,10 @@
 """Submissions: an evaluation packed for a data set, reviewed against it, and offered as a pull request."""
 
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -15,7 +16,9 @@ from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger.files import sha256, to_json
 from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 from kvdiag.ledger.parquet import write_table
-from kvdiag.publish.hub import Hub, explain
+from kvdiag.publish.claims import FACTS, FORM, contact_of, disagreements, evaluation_of, folder_of
+from kvdiag.publish.hub import Hub
+from kvdiag.publish.licences import public_environment, public_recipe
 from kvdiag.publish.release import Content
 from kvdiag.publish.texts import TEXTS, withhold
 from kvdiag.query.connection import connect, rows
@@ -23,9 +26,6 @@ from kvdiag.records.schema import arrow_schema, column_names
 from kvdiag.resources import folder
 from kvdiag.validation.validate import validate
 
-FACTS = "submission.json"
-FORM = 1
-_LONGEST_CONTACT = 200
 # What a submission may lack beside the data set: texts, and whether they are there.
 _TEXT_COLUMNS = {*TEXTS["sources"], "text_status", "text_reason"}
 
@@ -48,7 +48,13 @@ class Submission:
 
 
 def submit(
-    evaluation: Path, base: Path, repo: str, contact: str, dry_run: bool = False, api: Any = None
+    evaluation: Path,
+    base: Path,
+    repo: str,
+    contact: str,
+    dry_run: bool = False,
+    api: Any = None,
+    wait: Callable[[float], None] = time.sleep,
 ) -> tuple[Submission, str | None]:
     """Offer an evaluation to `repo`; returns what was packed and the pull request's address (None in a dry run).
 
@@ -60,40 +66,28 @@ def submit(
         refuse(packed.write(Path(scratch) / "whole"), base, evaluation)
         if dry_run:
             return packed, None
-        hub = Hub(repo, api)
+        hub = Hub(repo, api, wait)
         head, _ = hub.head()
         if head is None:
             raise UsageError(f"REPO {repo}: no such data set on the Hub, or this login may not see it")
         if any(name.startswith(f"{packed.folder}/") for name in hub.files(head)):
             raise RefusedError(f"{repo} has {packed.folder} already; change the method's name, or its code")
-        return packed, _pull_request(packed, repo, api)
-
-
-def _pull_request(packed: Submission, repo: str, api: Any) -> str:
-    from huggingface_hub import CommitOperationAdd, HfApi
-
-    operations = [
-        CommitOperationAdd(path_in_repo=f"{packed.folder}/{name}", path_or_fileobj=content)
-        for name, content in packed.files.items()
-    ]
-    try:
-        done = (api or HfApi()).create_commit(
-            repo,
-            operations,
-            commit_message=f"kvdiag submit: {packed.facts['method']}",
-            commit_description=f"{packed.facts['runs']} runs, offered by {packed.facts['contact']}",
-            repo_type="dataset",
-            create_pr=True,
+        files = {f"{packed.folder}/{name}": content for name, content in packed.files.items()}
+        facts = packed.facts
+        return packed, hub.pull_request(
+            files,
+            f"kvdiag submit: {packed.folder.rpartition('/')[2]}",
+            f"{facts['runs']} runs, offered by {facts['contact']}",
         )
-    except Exception as error:
-        raise explain(repo, "opening the pull request", error) from error
-    return str(done.pr_url)
 
 
 def pack(evaluation: Path, contact: str, scratch: Path) -> Submission:
     """The files of a submission. scratch: a folder for tables that lose their texts."""
     manifest = read_manifest(evaluation)
-    facts = _facts(evaluation, manifest, _contact(contact))
+    try:
+        facts = _facts(evaluation, manifest, contact_of(contact))
+    except ValueError as error:
+        raise UsageError(f"--contact: {error}") from None
     files: dict[str, Content] = {}
     for entry in manifest["files"]:
         path = evaluation / entry["path"]
@@ -112,22 +106,13 @@ def pack(evaluation: Path, contact: str, scratch: Path) -> Submission:
     return Submission(facts["folder"], facts, files)
 
 
-def _contact(contact: str) -> str:
-    text = contact.strip()
-    if not text or len(text) > _LONGEST_CONTACT or not text.isprintable():
-        raise UsageError(
-            f"--contact: must be one line of at most {_LONGEST_CONTACT} characters, as a name and e-mail"
-        )
-    return text
-
-
 def _facts(evaluation: Path, manifest: Mapping[str, Any], contact: str) -> dict[str, Any]:
     about = evaluation_of(evaluation, manifest)
-    (method,) = manifest["recipe"]["methods"]
+    method = about["method_id"]
     runs = read_table(evaluation, "runs")
     return {
         "form": FORM,
-        "folder": f"submissions/{method}-{about['code_sha256'][:8]}",
+        "folder": folder_of(about),
         "method": method,
         "contact": contact,
         "evaluated": about["method"],
@@ -135,33 +120,24 @@ def _facts(evaluation: Path, manifest: Mapping[str, Any], contact: str) -> dict[
         "conformance": about["conformance"],
         "reference": about["of"],
         "nll_bound": about["nll_bound"],
-        "environment": manifest["environment"],
+        "environment": public_environment(manifest["environment"]),
         "environment_differs": manifest["build"].get("environment_differs", []),
         "controls_that_disagree": manifest["build"].get("controls_that_disagree", 0),
         "kvdiag_version": manifest["kvdiag_version"],
         "sources": manifest["rows"]["sources"],
         "runs": runs.num_rows,
-        "answered": pc.sum(pc.equal(runs["status"], "available")).as_py() or 0,
+        "answered": _answered(runs),
     }
-
-
-def evaluation_of(evaluation: Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What an evaluation's manifest says of its method. Raises UsageError when it is no evaluation."""
-    about = manifest["recipe"].get("evaluation")
-    if about is None:
-        raise UsageError(f"{evaluation}: not an evaluation; kvdiag evaluate makes them")
-    return dict(about)
 
 
 def _public(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest without times, nor folders of the machine that ran it."""
-    recipe = dict(manifest["recipe"])
-    recipe |= {
-        "model": manifest["environment"]["model"],
-        "haystack": PurePath(recipe.get("haystack") or "noise").name,
-    }
-    recipe["files"] = [PurePath(f).name for f in recipe.get("files") or []]
-    return {**manifest, "recipe": recipe, "build": {}}
+    recipe = public_recipe(manifest["recipe"]) | {"model": manifest["environment"]["model"]}
+    return {**manifest, "recipe": recipe, "environment": public_environment(manifest["environment"]), "build": {}}
+
+
+def _answered(runs: pa.Table) -> int:
+    return int(pc.sum(pc.equal(runs["status"], "available")).as_py() or 0)
 
 
 def _card(evaluation: Path, facts: Mapping[str, Any]) -> str:
@@ -186,10 +162,12 @@ def _card(evaluation: Path, facts: Mapping[str, Any]) -> str:
 
 def refuse(submission: Path, base: Path, named: Path) -> None:
     """Raise DataError with the first finding of a review, RefusedError where rows are there already."""
-    taken = _taken(submission, base)
-    if taken:
-        raise RefusedError(f"{named}: {taken}")
-    found = review(submission, base)
+    found = [f.line() for f in validate(submission)]  # first: what is not valid cannot be read
+    if not found:
+        taken = _taken(submission, base)
+        if taken:
+            raise RefusedError(f"{named}: {taken}")
+        found = _against(submission, base)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise DataError(f"{named}: {found[0]}{more}")
@@ -207,11 +185,22 @@ def _taken(submission: Path, base: Path) -> str | None:
 
 def review(submission: Path, base: Path) -> list[str]:
     """What is wrong with a submission to a data set, a line each: its own rows, and how it pairs with the base."""
-    found = [f.line() for f in validate(submission)]
+    return [f.line() for f in validate(submission)] or _against(submission, base)
+
+
+def _against(submission: Path, base: Path) -> list[str]:
+    """What is wrong with a submission whose rows are valid."""
+    own, there = read_manifest(submission), read_manifest(base)
+    runs = read_table(submission, "runs")
+    found = disagreements(
+        submission,
+        own,
+        read_table(submission, "methods").to_pylist(),
+        set(runs["method"].to_pylist()),
+        {"sources": own["rows"]["sources"], "runs": runs.num_rows, "answered": _answered(runs)},
+    )
     if found:
         return found
-    own, there = read_manifest(submission), read_manifest(base)
-    evaluation_of(submission, own)
     if own["schema_versions"] != there["schema_versions"]:
         return ["its tables have other contract versions than the data set's; evaluate with the same kvdiag"]
     for name in ("model", "model_digest", "tokenizer_sha256", "dtype"):
@@ -223,9 +212,10 @@ def review(submission: Path, base: Path) -> list[str]:
     if not own["complete"]:
         found.append("planned runs have no row")
     columns = [c for c in column_names("sources") if c not in _TEXT_COLUMNS]
-    found += _unequal(
-        "source", "source_id", *(read_table(p, "sources").select(columns) for p in (submission, base))
-    )
+    # Gold answers that may not be handed on are compared by their hashes, whichever side has them.
+    both = [read_table(p, "sources") for p in (submission, base)]
+    sources = [withhold("sources", s, pc.unique(s["workload"]).to_pylist()) for s in both]
+    found += _unequal("source", "source_id", *(s.select(columns) for s in sources))
     found += _unequal("control", "control_id", *(read_table(p, "controls") for p in (submission, base)))
     return found
 

@@ -70,8 +70,11 @@ def _paper(workload: str, row: reading.Row) -> Iterator[Source]:
     row.require("qasper", FIELDS, EXPECTED)
     head = longbench.SPECS["qasper"].head
     places = _context(head, row)
+    together: dict[str, list[reading.Row]] = {}
     for asked in row.rows("qas"):
-        yield _source(workload, places, asked)
+        together.setdefault(" ".join(asked.text("question").split()), []).append(asked)
+    for same in together.values():
+        yield _source(workload, places, same)
 
 
 def _context(head: str, row: reading.Row) -> Places:
@@ -95,10 +98,12 @@ def _context(head: str, row: reading.Row) -> Places:
     return Places(build.text, paragraphs, titles)
 
 
-def _source(workload: str, places: Places, asked: reading.Row) -> Source:
+def _source(workload: str, places: Places, entries: Sequence[reading.Row]) -> Source:
+    """entries: of one question; a paper may be asked the same twice, and then has both entries' annotators."""
     spec = longbench.SPECS["qasper"]
+    asked = entries[0]
     origin = asked.text("question_id")
-    answers = [_answer(given.row("answer")) for given in asked.rows("answers")]
+    answers = [_answer(given.row("answer")) for entry in entries for given in entry.rows("answers")]
     if not answers:
         raise asked.error(f"question {origin} has no answer")
     gold = _gold(places, answers)
@@ -127,7 +132,7 @@ def _source(workload: str, places: Places, asked: reading.Row) -> Source:
         evidence_reason=mapped.reason,
         origin_id=origin,
         answer_types=tuple(types.values()),
-        flags=tuple(_flags(answers, mapped)),
+        flags=(*_flags(answers, mapped), *(["asked_twice"] if len(entries) > 1 else [])),
         chat=spec.chat,
     )
 

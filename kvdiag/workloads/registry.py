@@ -1,7 +1,8 @@
 """Names of workloads, and what each is made of."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -121,23 +122,41 @@ class Workload:
             yield from self._drawn(tasks, limit, seed, max_new_tokens, files)
             return
         assert self.length is not None
-        counts = _shares(tasks, limit or len(tasks))
-        parts = ruler.Ingredients(haystack=haystack, **_named_files(files, {"qa_1": "squad", "qa_2": "hotpot"}))
+        counts = shares(tasks, limit or len(tasks))
+        parts = _ingredients(files, haystack)
         yield from ruler.generate(self.id, self.length, counts, seed, count_tokens, max_new_tokens, parts)
+
+    def prepare(self, tasks: Sequence[str], files: Sequence[str], haystack: str) -> None:
+        """Find or fetch what the sources are made of. Raises UsageError for what is not there."""
+        if self.family in _LOADERS:
+            if not files:
+                _LOADERS[self.family].default_files(tasks)
+            for text in files:
+                if not path_of(text).exists():
+                    raise UsageError(f"--file {text}: no such file")
+        else:
+            ruler.prepare(list(tasks), _ingredients(files, haystack))
 
     def _drawn(
         self, tasks: Sequence[str], limit: int | None, seed: int, max_new_tokens: int | None, files: Sequence[str]
     ) -> Iterator[Source]:
         loader = _LOADERS[self.family]
-        found = loader.load(self.id, [Path(f) for f in files] or loader.default_files(tasks), tasks)
-        shares = None if limit is None else _shares(tasks, limit)
+        found = loader.load(self.id, [path_of(f) for f in files] or loader.default_files(tasks), tasks)
+        wanted = None if limit is None else shares(tasks, limit)
         for task in tasks:
             own = [s for s in found if s.task == task]
-            for source in own if shares is None else _draw(own, shares[task], seed):
+            for source in own if wanted is None else _draw(own, wanted[task], seed):
                 yield source if max_new_tokens is None else replace(source, max_new_tokens=max_new_tokens)
 
 
-def _shares(tasks: Sequence[str], limit: int) -> dict[str, int]:
+def shortage(tasks: Sequence[str], limit: int, found: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Tasks that gave fewer sources than their share of the limit: (asked for, found). found: a task a source."""
+    there = Counter(found)
+    return {t: (n, there[t]) for t, n in shares(tasks, limit).items() if there[t] < n}
+
+
+def shares(tasks: Sequence[str], limit: int) -> dict[str, int]:
+    """Sources of each task: evenly, and the first ones take the rest."""
     return {t: limit // len(tasks) + (i < limit % len(tasks)) for i, t in enumerate(tasks)}
 
 
@@ -146,6 +165,16 @@ def _draw(sources: Sequence[Source], n: int, seed: int) -> list[Source]:
     ranked = sorted(sources, key=lambda s: content_hash(str(seed), s.source_id, length=64))
     chosen = {s.source_id for s in ranked[:n]}
     return [s for s in sources if s.source_id in chosen]
+
+
+def path_of(text: str) -> Path:
+    """The path of a file given as PATH or TASK=PATH. A path that exists may have = in it."""
+    path = Path(text)
+    return path if path.exists() or "=" not in text else Path(text.partition("=")[2])
+
+
+def _ingredients(files: Sequence[str], haystack: str) -> ruler.Ingredients:
+    return ruler.Ingredients(haystack=haystack, **_named_files(files, {"qa_1": "squad", "qa_2": "hotpot"}))
 
 
 def _named_files(files: Sequence[str], parts: dict[str, str]) -> dict[str, Path]:

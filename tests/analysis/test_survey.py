@@ -61,6 +61,11 @@ def test_counts(prompts):
     assert found["tokens"]["max"] == cwe["tokens"]["max"] == len(prompts.build(sources[3]).ids)
 
 
+def test_a_task_that_the_data_lacks_is_a_row(prompts):
+    found = survey([source()], prompts, 1000, ("vt", "trec"))
+    assert [(t["task"], t["n"], t["references"]) for t in found["tasks"]] == [("vt", 1, 1.0), ("trec", 0, None)]
+
+
 def test_nothing_has_no_lengths(prompts):
     found = survey([], prompts, 100)
     assert (found["n_sources"], found["tasks"], found["tokens"], found["n_over_length"]) == (0, [], None, 0)

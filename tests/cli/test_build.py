@@ -451,7 +451,7 @@ def test_a_source_past_the_positions_is_a_row_and_never_cut(model_folder, tmp_pa
     out = tmp_path / "out"
     outcome = kvdiag(*of_hotpotqa(model_folder, out, hotpot_file(tmp_path, 400)))
     assert outcome.code == 0, outcome.err
-    assert "1 of hotpotqa (hotpotqa) (asked for 3: there are no more)" in outcome.err
+    assert "1 of hotpotqa (hotpotqa) (asked for 3; the data has no more: 1 of 3 hotpotqa)" in outcome.err
     expected = {"status": "unsupported", "reason": "over_length", "transition": None, "n": 4}
     assert ask(out, "SELECT status, reason, transition, count(*) AS n FROM runs GROUP BY ALL") == [expected]
     (control,) = ask(out, "SELECT status, reason, detail, correct, score__status, n_prompt_tokens FROM controls")
@@ -476,5 +476,17 @@ def test_another_text_under_the_same_name_is_another_build(model_folder, tmp_pat
     assert row == {"evidence_status": "available", "origin_id": "q1", "answer_types": ["span"]}
     hotpot_file(tmp_path, 3)
     result = kvdiag(*of_hotpotqa(model_folder, out, file))
+    assert result.is_one_line_error(3), result
+    assert "another environment (files: " in result.err
+
+
+def test_a_changed_file_in_a_folder_is_another_build(model_folder, tmp_path):
+    folder, out = tmp_path / "data=v3", tmp_path / "out"
+    folder.mkdir()
+    hotpot_file(folder, 2)
+    assert kvdiag(*of_hotpotqa(model_folder, out, folder)).code == 0
+    text = (folder / "hotpot.json").read_text()
+    (folder / "hotpot.json").write_text(text.replace('"answer": "red"', '"answer": "blue"'))
+    result = kvdiag(*of_hotpotqa(model_folder, out, folder))
     assert result.is_one_line_error(3), result
     assert "another environment (files: " in result.err

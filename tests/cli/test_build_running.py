@@ -5,7 +5,10 @@ import os
 import shutil
 import signal
 
+import pytest
+
 from kvdiag.engine import source as engine_source
+from kvdiag.engine.rows import Gap
 from kvdiag.query.connection import connect, rows
 from tests.command import kvdiag
 from tests.faults.harness import contents
@@ -99,6 +102,84 @@ def test_ctrl_c_says_how_to_go_on(model_folder, tmp_path, monkeypatch):
     assert "1 of 3 sources were done before" in kvdiag(*small(model_folder, tmp_path / "x", 3)).err
 
 
+class Broken:
+    """run_source on a machine that breaks after some sources; a source too long for the model needs no machine."""
+
+    def __init__(self, works, long=()):
+        self.left, self.long, self.real, self.tried = works, set(long), engine_source.run_source, []
+
+    def __call__(self, plan, prompts, source):
+        self.tried.append(source.source_id)
+        if len(set(self.tried)) in self.long:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(engine_source, "_too_long", lambda *_: Gap("unsupported", "over_length", "planted"))
+                return self.real(plan, prompts, source)
+        if self.left == 0:
+            raise RuntimeError("CUDA error: device lost")
+        self.left -= 1
+        return self.real(plan, prompts, source)
+
+
+def committed(out):
+    return len(list((out / ".work" / "sources").glob("*.json")))
+
+
+def test_ctrl_c_does_not_make_a_broken_machines_failures_final(model_folder, tmp_path, monkeypatch):
+    machine = Broken(works=1)
+
+    def run_source(plan, prompts, source):
+        if len(machine.tried) == 4:  # the third source, tried again
+            os.kill(os.getpid(), signal.SIGINT)
+        return machine(plan, prompts, source)
+
+    out = tmp_path / "x"
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_source, "run_source", run_source)
+        stopped = kvdiag(*small(model_folder, out, 6))
+    assert stopped.code == 130 and committed(out) == 1
+    assert "stopped with 1 of 6 sources done" in stopped.err
+    assert kvdiag(*small(model_folder, out, 6)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("works", "long", "kept"),
+    [
+        (0, (), 0),  # nothing ever ran well
+        (2, (), 2),  # it broke before the end, with fewer sources left than make a row
+        (1, (2, 4), 3),  # sources too long for the model between the failures show nothing
+    ],
+)
+def test_the_last_sources_are_not_failed_for_the_machine(model_folder, tmp_path, monkeypatch, works, long, kept):
+    out = tmp_path / "x"
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_source, "run_source", Broken(works, long))
+        broken = kvdiag(*small(model_folder, out, 4))
+        assert broken.code == 1 and committed(out) == kept
+        assert f"the last {4 - kept} sources ended in an exception" in broken.err.splitlines()[-1]
+        # Gone on with, fewer are left than make a row.
+        patch.setattr(engine_source, "run_source", Broken(0))
+        assert kvdiag(*small(model_folder, out, 4)).code == 1 and committed(out) == kept
+    assert kvdiag(*small(model_folder, out, 4)).code == 0
+
+
+def test_a_last_source_that_fails_alone_is_failed_for_itself(model_folder, tmp_path, monkeypatch):
+    real, seen = engine_source.run_source, {}
+
+    def run_source(plan, prompts, source):
+        seen[source.source_id] = len(seen)
+        if source.source_id == plan.sources[-1].source_id:
+            raise LookupError("its own fault")
+        return real(plan, prompts, source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_source, "run_source", run_source)
+        assert kvdiag(*small(model_folder, tmp_path / "x", 3)).code == 1
+    assert rows(connect(tmp_path / "x"), "SELECT reason, count(*) AS n FROM runs GROUP BY ALL ORDER BY n") == [
+        {"reason": "exception", "n": 1},
+        {"reason": None, "n": 2},
+    ]
+
+
 def test_flags_of_the_pool_need_the_pool(model_folder, tmp_path):
     result = kvdiag(*small(model_folder, tmp_path / "x", 1, "--workers", "2"))
     assert result.is_one_line_error(2) and "--workers 2: needs --engine ray" in result.err
@@ -107,8 +188,12 @@ def test_flags_of_the_pool_need_the_pool(model_folder, tmp_path):
 
 def test_work_files_elsewhere_end_in_the_same_ledger(model_folder, tmp_path):
     assert kvdiag(*small(model_folder, tmp_path / "x", 2)).code == 0
-    assert kvdiag(*small(model_folder, tmp_path / "y", 2, "--work", "memory://kvdiag-build")).code == 0
-    assert contents(tmp_path / "x") == contents(tmp_path / "y")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of it")
+    for name, place in (("y", "memory://kvdiag-build"), ("z", tmp_path / "mine")):
+        assert kvdiag(*small(model_folder, tmp_path / name, 2, "--work", place)).code == 0
+        assert contents(tmp_path / "x") == contents(tmp_path / name)
+    assert [p.name for p in (tmp_path / "mine").rglob("*")] == ["thesis.txt"]
 
 
 def test_a_plan_is_priced_without_weights(model_folder, tmp_path):

@@ -1,13 +1,18 @@
 """`kvdiag evaluate`, `methods new`, `submit` and `merge`, from the flags to the files, on a tiny model."""
 
 import json
+import os
+import signal
 
 import pytest
 
 from kvdiag.conformance import checks, suite
+from kvdiag.engine import against
+from kvdiag.ledger import faults
 from kvdiag.query.connection import connect, rows
 from kvdiag.validation.validate import validate
 from tests.command import kvdiag
+from tests.faults.harness import At, disk_full
 
 PRESS = '''
 from dataclasses import dataclass
@@ -121,6 +126,41 @@ def test_a_method_that_fails_checks_is_not_run_unless_told(monkeypatch, built_le
     assert {r["detail"] for r in ask(tmp_path / "out", "SELECT detail FROM runs")} == {"unverified"}
     (line,) = [text for text in outcome.out.splitlines() if text.startswith("  knorm keep=0.5")]
     assert "100" not in line.split()[2] and line.split()[2] == line.split()[3]  # its own twin, at equal bytes
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_lets_the_source_in_hand_finish(few_checks, monkeypatch, built_ledger, tmp_path, signum, code):
+    real, path, out = against.run_source, press(tmp_path), tmp_path / "out"
+
+    def run_source(*given):
+        os.kill(os.getpid(), signum)
+        return real(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(against, "run_source", run_source)
+        stopped = evaluate(path, "LongKeys", built_ledger, out)
+    assert stopped.code == code and not stopped.out
+    assert "stopped with 1 of 3 sources done; to go on, run again: " in stopped.err
+    again = evaluate(path, "LongKeys", built_ledger, out)
+    assert again.code == 0 and "1 of 3 sources were done before" in again.err
+
+
+def test_a_signal_while_the_checks_run_stops_at_once(monkeypatch, built_ledger, tmp_path):
+    def stopped(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(suite, "CHECKS", (stopped,))
+    assert evaluate(press(tmp_path), "LongKeys", built_ledger, tmp_path / "out").code == 143
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk_is_one_line(few_checks, monkeypatch, built_ledger, tmp_path):
+    monkeypatch.setattr(faults, "hook", At("source:written", 2, disk_full))
+    full = evaluate(press(tmp_path), "LongKeys", built_ledger, tmp_path / "out")
+    assert full.code == 1 and "Traceback" not in full.err and not full.out
+    said = "cannot be written (No space left on device); 1 of 3 sources are kept"
+    assert said in full.err.splitlines()[-1]
 
 
 def test_a_method_of_kvdiag_needs_no_file(few_checks, built_ledger, tmp_path):

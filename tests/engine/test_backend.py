@@ -64,3 +64,13 @@ def test_another_backend_is_another_model_to_every_key(folder):
     assert load_model(str(folder)).name == "tiny"
     eager = load_model(str(folder), attention="eager")
     assert (eager.name, eager.attention) == ("tiny[eager]", "eager")
+
+
+def test_a_models_own_penalties_stay_out(folder, sources):
+    """A ledger decodes plainly; a published generation config may not."""
+    model = load_model(str(folder))
+    prompts = PromptBuilder.create(model.tokenizer, "plain")
+    plain = [a.output for a in answers(model, prompts, sources[:5])]
+    model.model.generation_config.repetition_penalty = 5.0
+    model.model.generation_config.no_repeat_ngram_size = 1
+    assert [a.output for a in answers(model, prompts, sources[:5])] == plain

@@ -14,6 +14,7 @@ from kvdiag.engine.build import Watcher, build
 from kvdiag.engine.candidate import Candidate
 from kvdiag.engine.evaluate import Choice
 from kvdiag.errors import DataError, RefusedError, UsageError
+from kvdiag.ledger import faults
 from kvdiag.ledger.files import sha256
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.ledger.parquet import write_table
@@ -21,6 +22,7 @@ from kvdiag.methods.settings import Setting
 from kvdiag.query.connection import connect, rows
 from kvdiag.records.schema import arrow_schema, to_table
 from kvdiag.validation.validate import validate
+from tests.faults.harness import At, disk_full
 
 METHODS = "tests.engine.foreign_methods"
 PASSED = {"passed": True, "digest": "0" * 16, "failed": [], "versions": {}}
@@ -264,6 +266,54 @@ def test_ctrl_c_loses_only_the_source_in_hand(built_ledger, tmp_path):
     assert contents(again) == contents(whole)
     before = contents(whole)
     assert contents(run(built_ledger, "LongestKeys", whole)) == before  # a finished one is read, not run
+
+
+def test_a_full_disk_is_one_line(built_ledger, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    for moment, kept in (("plan.json:written", 0), ("manifest.json:begun", 3)):
+        monkeypatch.setattr(faults, "hook", At(moment, 1, disk_full))
+        with pytest.raises(DataError) as full:
+            run(built_ledger, "LongestKeys", out)
+        said = f"--out {out}: cannot be written (No space left on device); {kept} of 3 sources are kept"
+        assert said in str(full.value)
+        assert not (out / "manifest.json").exists()
+    monkeypatch.setattr(faults, "hook", None)
+    assert validate(run(built_ledger, "LongestKeys", out)) == []
+
+
+@pytest.mark.parametrize("works", [0, 1])
+def test_a_broken_machines_failures_are_not_kept(built_ledger, tmp_path, monkeypatch, works):
+    """Past the method: whatever runs there raises."""
+    real, out, left = against.run_source, tmp_path / "out", [works]
+
+    def run_source(*given):
+        if left[0] == 0:
+            raise RuntimeError("CUDA error: device lost")
+        left[0] -= 1
+        return real(*given)
+
+    counts = Counts()
+    with monkeypatch.context() as patch:
+        patch.setattr(against, "run_source", run_source)
+        with pytest.raises(DataError, match=f"the last {3 - works} sources .* device lost, and none before"):
+            run(built_ledger, "LongestKeys", out)
+    run(built_ledger, "LongestKeys", out, watcher=counts)
+    assert (counts.done, counts.now) == (works, 3 - works)
+    assert ask(out, "SELECT DISTINCT status FROM runs") == [{"status": "available"}]
+
+
+def test_a_source_that_raises_past_the_method_is_rows(built_ledger, tmp_path, monkeypatch):
+    real = against.run_source
+
+    def run_source(plan, prompts, source):
+        if source.source_id == plan.sources[-1].source_id:
+            raise LookupError("its own fault")
+        return real(plan, prompts, source)
+
+    monkeypatch.setattr(against, "run_source", run_source)
+    out = run(built_ledger, "LongestKeys", tmp_path / "out")
+    found = ask(out, "SELECT reason, detail FROM runs WHERE status <> 'available'")
+    assert found == [{"reason": "exception", "detail": "LookupError: its own fault"}]
 
 
 def test_other_code_reuses_nothing(done, built_ledger):

@@ -74,7 +74,7 @@ class Bench:
     def __init__(self, model: Path, folder: Path) -> None:
         self.folder = folder
         self.recipe = recipes.load(
-            workload="ruler_450",
+            workload="ruler_480",
             tasks="niah_single_1,vt",
             limit=N_SOURCES,
             model=str(model),

@@ -70,7 +70,7 @@ def test_kills_at_random_moments_lose_nothing(bench):
 
 
 @pytest.mark.parametrize(
-    "moment", ["source:written", "runs/ruler_450-00000.parquet:flushed", "manifest.json:begun"]
+    "moment", ["source:written", "runs/ruler_480-00000.parquet:flushed", "manifest.json:begun"]
 )
 def test_a_full_disk_is_one_line_and_the_build_goes_on(bench, begun, moment):
     ended = bench.run(begun, hook=At(moment, 1 + (moment == "source:written"), disk_full))

@@ -142,13 +142,50 @@ def test_work_files_may_be_anywhere_that_fsspec_reaches(tmp_path):
     assert two.load("another") is None
     with pytest.raises(RefusedError, match="another recipe"):
         WorkFolder(tmp_path / "three", address).adopt(rows.plan(seed=2))
-    (name,) = fsspec.filesystem("memory").find("/kvdiag-test/work/sources")
+    (name,) = fsspec.filesystem("memory").find("/kvdiag-test/work/kvdiag-work/sources")
     fsspec.filesystem("memory").pipe_file(name, b"{}")
     assert two.load(records()["source"]["source_id"]) is None
     assert address in two.damaged[0]
     two.remove()
     assert fsspec.filesystem("memory").find("/kvdiag-test") == ["/kvdiag-test/work/notes.txt"]
     fsspec.filesystem("memory").rm("/kvdiag-test", recursive=True)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+def test_what_else_is_in_the_users_folder_stays(tmp_path, scheme):
+    """Whatever its name: files called as ours are the user's too."""
+    root = f"/kvdiag-mine{tmp_path}" if scheme == "memory://" else f"{tmp_path}/scratch"
+    system = fsspec.filesystem(scheme.removesuffix("://") or "file")
+    theirs = {"thesis.txt": b"mine", "sub/x": b"x", "sources/data.csv": b"1", "plan.json": b"{}", ".work/y": b"y"}
+    for name, data in theirs.items():
+        system.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+        system.pipe_file(f"{root}/{name}", data)
+    work = WorkFolder(tmp_path / "ledger", scheme + root)
+    with work.locked():
+        work.adopt(rows.plan())
+        work.commit(records())
+        assert len(system.find(f"{root}/kvdiag-work/sources")) == 1
+        work.remove()
+    assert {p.removeprefix(f"{root}/"): system.cat_file(p) for p in system.find(root)} == theirs
+    assert not system.exists(f"{root}/kvdiag-work")
+    assert list((tmp_path / "ledger").iterdir()) == []
+
+
+def test_a_disk_that_fails_says_what_is_kept_and_where(tmp_path, work):
+    work.commit(records())
+    ids = [records(i)["source"]["source_id"] for i in range(3)]
+    elsewhere = WorkFolder(tmp_path / "ledger", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(DataError, match=r"--out \S+: cannot be written \(full\); 1 of 3 sources"),
+        work.writing(ids),
+    ):
+        raise OSError(28, "full")
+    with (
+        pytest.raises(DataError, match=r"or --work \S+/file: cannot be written \(Not a directory\); 0 of 3"),
+        elsewhere.writing(ids),
+    ):
+        elsewhere.commit(records())
 
 
 def test_an_unknown_address_is_the_users_mistake(tmp_path):

@@ -41,6 +41,7 @@ def hub(server, monkeypatch, tmp_path):
     """An empty Hub; this process reaches it and nothing else."""
     server.forget()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_ENDPOINT", server.endpoint)  # the Hub whose reach is looked at
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub_cache"))
     real = socket.socket.connect

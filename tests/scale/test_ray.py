@@ -26,7 +26,7 @@ STORE = 80 * 2**20
 @pytest.fixture(scope="module")
 def recipe(model_folder):
     return recipes.load(
-        workload="ruler_450",
+        workload="ruler_480",
         tasks="niah_single_1,vt",
         limit=N_SOURCES,
         model=str(model_folder),

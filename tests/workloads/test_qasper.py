@@ -267,6 +267,17 @@ def one(tmp_path):
     return one
 
 
+def test_a_question_asked_twice_is_one_source(one):
+    """As the same prompt with opposite golds it would be right in one row and wrong in the other."""
+    qas = [
+        {"question": "Why?", "question_id": "q1", "answers": [answer(yes_no=True)]},
+        {"question": "Why? ", "question_id": "q2", "answers": [answer(yes_no=False), answer(yes_no=False)]},
+    ]
+    source = one(qas=qas)
+    assert (source.origin_id, source.references, source.gold) == ("q1", ("Yes", "No"), "No")
+    assert {"asked_twice", "contradictory_references"} <= set(source.flags)
+
+
 def test_the_text_of_a_paper(one):
     source = one(answer(yes_no=True))
     lines = "A Title\nAn abstract.\nOne\nFirst  text.\nTwice.\nSecond text, long.\nTwice.\nOne"

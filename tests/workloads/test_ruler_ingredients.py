@@ -8,6 +8,7 @@ import pytest
 
 from kvdiag.errors import UsageError
 from kvdiag.workloads import ruler
+from kvdiag.workloads.ruler import questions
 from kvdiag.workloads.ruler.haystack import Text, split_sentences
 from tests.workloads.ruler_cases import (
     ESSAY_TASKS,
@@ -146,8 +147,12 @@ def test_missing_prose_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "name"), [("qa_1", "SQuAD"), ("qa_2", "HotpotQA")])
-def test_questions_need_a_file(task, name, tmp_path):
-    with pytest.raises(UsageError, match=f"^task {task} needs {name}: give --file {task}=PATH$"):
+def test_questions_need_a_file(task, name, tmp_path, monkeypatch):
+    def unreachable(*_):
+        raise UsageError("no network")
+
+    monkeypatch.setattr(questions.hub, "fetch", unreachable)
+    with pytest.raises(UsageError, match=f"^task {task} needs {name}, which .*: give --file {task}=PATH$"):
         make(task)
     field = "squad" if task == "qa_1" else "hotpot"
     with pytest.raises(UsageError, match=r"missing\.json: No such file"):
@@ -247,3 +252,60 @@ def test_fullwiki_and_swapped_files_are_refused():
         make("qa_2", hotpot=SQUAD)
     with pytest.raises(UsageError, match="expected SQuAD's file"):
         make("qa_1", squad=HOTPOT)
+
+
+def test_squad_as_the_hub_has_it_gives_the_same_questions(tmp_path):
+    """One row a question; unanswerable ones have no answer text."""
+    paragraphs = {"A": ["The box is red.", "The sky is blue."], "B": ["A box has no lid."]}
+    articles, rows = [], []
+    for title, texts in paragraphs.items():
+        found = []
+        for i, text in enumerate(texts):
+            answer = text.split()[-1].rstrip(".")
+            qa = {"id": f"{title}{i}", "question": f"What of {title}{i}?", "answers": [{"text": answer}]}
+            found.append({"context": text, "qas": [qa, {"id": "no", "question": "?", "is_impossible": True}]})
+            columns = {"text": [answer], "answer_start": [0]}
+            asked = {"id": qa["id"], "title": title, "context": text, "question": qa["question"]}
+            rows += [
+                asked | {"answers": columns},
+                asked | {"id": "no", "answers": {"text": [], "answer_start": []}},
+            ]
+        articles.append({"title": title, "paragraphs": found})
+    original, hub_rows = tmp_path / "squad.json", tmp_path / "squad.jsonl"
+    original.write_text(json.dumps({"data": articles}))
+    hub_rows.write_text("\n".join(json.dumps(r) for r in rows))
+    one, two = questions.load("qa_1", original), questions.load("qa_1", hub_rows)
+    assert len(one.questions) == 3
+    assert (one.questions, one.documents) == (two.questions, two.documents)
+
+
+def test_a_title_of_two_documents_is_no_guess(tmp_path):
+    def item(key, second):
+        passages = [["T", ["Alpha is here."]], ["T", [second]], ["U", ["Beta."]]]
+        asked = {"_id": key, "question": "Which?", "answer": "Alpha", "context": passages}
+        return asked | {"supporting_facts": [["T", 0], ["U", 0]]}
+
+    path = tmp_path / "hotpot.json"
+    path.write_text(json.dumps([item("same", "Alpha is here."), item("other", "Another text.")]))
+    assert [q.origin_id for q in questions.load("qa_2", path).questions] == ["same"]
+
+
+def test_without_a_file_the_published_one_is_fetched(monkeypatch, tmp_path):
+    asked = []
+
+    def fetch(repo, filename, revision):
+        asked.append((repo, filename, len(revision)))
+        raise UsageError("cannot be fetched")
+
+    monkeypatch.setattr(questions.hub, "fetch", fetch)
+    with pytest.raises(UsageError, match="task qa_1 needs SQuAD, which .*give --file qa_1=PATH"):
+        ruler.prepare(["qa_1"], ruler.Ingredients())
+    with pytest.raises(UsageError, match="task qa_2 needs HotpotQA, which .*give --file qa_2=PATH"):
+        ruler.prepare(["vt", "qa_2"], ruler.Ingredients())
+    assert asked == [
+        ("rajpurkar/squad_v2", "squad_v2/validation-00000-of-00001.parquet", 40),
+        ("hotpotqa/hotpot_qa", "distractor/validation-00000-of-00001.parquet", 40),
+    ]
+    ruler.prepare(["vt"], ruler.Ingredients())
+    with pytest.raises(UsageError, match="no such file"):
+        ruler.prepare(["vt"], ruler.Ingredients(haystack=tmp_path / "none.txt"))

@@ -10,6 +10,7 @@ from kvdiag.analysis.paired import differences
 
 MARGIN = 0.02
 LEVEL = 0.95
+FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,16 @@ def drift(
 ) -> dict[str, Any]:
     """Score shift of a backend against another on the same sources, flips, and a verdict.
 
+    Tasks of fewer than FEWEST sources cannot vary within themselves: sources are then drawn from all at once.
     Verdict: `differs` when the interval of the shift leaves 0; `same` when shift and interval lie within +-margin
     and, where no score moved, an unseen flip is rarer than margin; else `undecided`. The interval is a paired
-    bootstrap over sources, stratified by task.
+    bootstrap over sources, stratified by task where tasks have enough.
     """
     a, b = np.asarray(other.scores, float), np.asarray(reference.scores, float)
     names = {task: i for i, task in enumerate(dict.fromkeys(tasks))}
     groups = np.array([names[t] for t in tasks])
+    if len(groups) and np.bincount(groups).min() < FEWEST:
+        groups = np.zeros_like(groups)
     (found,) = differences([(a, b)], groups, resamples, seed)
     moved = int((a != b).sum())
     flips = _flips(reference, other)

@@ -10,6 +10,8 @@ import numpy as np
 
 from kvdiag.analysis.audit.matrix import ABSENT, HOLES, Matrix, read
 from kvdiag.analysis.bootstrap import Bools, Ints
+from kvdiag.ledger.layout import read_manifest
+from kvdiag.workloads.registry import shortage
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,15 @@ def coverage(ledger: Path, workload: str | None = None) -> dict[str, Any]:
     holes = [g for g in gaps if g["status"] in HOLES]
     n_holes = sum(h["n"] for h in [*holes, *controls["holes"]])
     cells = [_cell(matrix, i) for i in range(len(matrix.columns))]
+    recipe = read_manifest(ledger)["recipe"]
+    short = {}
+    if workload is None and recipe.get("tasks") and recipe.get("limit"):
+        short = shortage(recipe["tasks"], recipe["limit"], (s.task for s in matrix.sources))
     return {
         "complete": not n_holes,
         "label": overall(matrix),
         "n_sources": len(matrix.sources),
+        "fewer_than_asked": [{"task": t, "asked": a, "found": f} for t, (a, f) in short.items()],
         "models": matrix.models,
         "n_planned": matrix.codes.size,
         "n_present": int((matrix.codes != 1).sum()),

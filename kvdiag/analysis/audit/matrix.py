@@ -9,7 +9,7 @@ import numpy as np
 
 from kvdiag.analysis.audit.groups import task_group
 from kvdiag.analysis.bootstrap import Bools, Floats, Ints
-from kvdiag.errors import DataError, UsageError, near_matches
+from kvdiag.errors import DataError, RefusedError, UsageError, near_matches
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.methods.catalogue import methods as catalogue
 from kvdiag.methods.settings import parse_setting
@@ -18,6 +18,8 @@ from kvdiag.query.run import fetch
 from kvdiag.records.keys import PROTOCOLS
 from kvdiag.records.missing import AVAILABLE
 
+# The backend that a model's name does not say.
+DEFAULT_BACKEND = "sdpa"
 # A planned run without a row. Its own word: a row that says why is something else.
 ABSENT = "absent"
 # What leaves a hole. The other statuses say that there is nothing to measure: unsupported, not_applicable.
@@ -117,6 +119,7 @@ def read(ledger: Path, workload: str | None = None) -> Matrix:
     finally:
         connection.close()
     models = _models(manifest, [*tables["controls"]["model"], *tables["runs"]["model"]])
+    _refuse_backends(ledger, models)
     columns = _columns(manifest, tables["runs"], models)
     if not columns or not sources:
         raise DataError(f"{ledger}: plans no runs, so there is nothing to audit")
@@ -157,6 +160,16 @@ def _models(manifest: dict[str, Any], seen: list[str]) -> list[str]:
         return sorted(set(seen)) or ([planned] if planned else [])
     there = {_bare(m) for m in seen}
     return sorted({*seen, *(m for m in planned if _bare(m) not in there)})
+
+
+def _refuse_backends(ledger: Path, models: Sequence[str]) -> None:
+    """Rows of two attention backends are never put into one mean (docs/audit.md, hazard 1)."""
+    backends = sorted({m.partition("[")[2].rstrip("]") or DEFAULT_BACKEND for m in models})
+    if len(backends) > 1:
+        raise RefusedError(
+            f"{ledger}: holds rows of several attention backends ({', '.join(backends)}), which may not be "
+            "compared; audit a ledger of one"
+        )
 
 
 def _bare(model: str) -> str:

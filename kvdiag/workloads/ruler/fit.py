@@ -28,6 +28,7 @@ class Meter:
             question=draft.question,
             answer_prefix=draft.answer_prefix,
             gold=draft.gold,
+            max_new_tokens=draft.max_new_tokens,
         )
         return self._count(source) + draft.max_new_tokens
 

@@ -1,15 +1,15 @@
 """Sources of RULER's tasks at any length."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from kvdiag.errors import UsageError
 from kvdiag.records.keys import source_id
 from kvdiag.workloads.base import Source
-from kvdiag.workloads.ruler import documents, needles, tracing, words
+from kvdiag.workloads.ruler import documents, needles, questions, tracing, words
 from kvdiag.workloads.ruler.draft import Context, Draft, Request, Task, TokenCounter
 from kvdiag.workloads.ruler.fit import Meter, fit
-from kvdiag.workloads.ruler.ingredients import Ingredients
+from kvdiag.workloads.ruler.ingredients import KINDS, Ingredients, read_haystack
 
 
 def _niah(name: str, unit: str, settings: needles.Niah) -> Task:
@@ -61,6 +61,15 @@ def _source(draft: Draft, context: Context, request: Request) -> Source:
         origin_id=draft.origin_id,
         flags=draft.flags,
     )
+
+
+def prepare(tasks: Sequence[str], ingredients: Ingredients) -> None:
+    """Find or fetch what these tasks are made of. Raises UsageError for what is missing or of another kind."""
+    for task, path in (("qa_1", ingredients.squad), ("qa_2", ingredients.hotpot)):
+        if task in tasks:
+            questions.load(task, path)
+    if ingredients.haystack not in KINDS:
+        read_haystack(ingredients.haystack)
 
 
 def _smallest(requests: list[Request], meter: Meter) -> list[int]:

@@ -7,7 +7,7 @@ import pytest
 from kvdiag.analysis.audit.coverage import coverage
 from kvdiag.analysis.audit.groups import VISIBILITY_RANKS, task_group
 from kvdiag.analysis.audit.matrix import Column
-from kvdiag.errors import DataError
+from kvdiag.errors import DataError, RefusedError
 from kvdiag.methods.catalogue import VISIBILITY
 from tests.audit_ledgers import audited, number
 from tests.rows import without_answer
@@ -121,3 +121,19 @@ def test_tasks_stand_in_their_papers_groups():
     assert [task_group(t) for t in ("niah_multikey_3", "vt", "fwe", "qa_2", "musique", "lcc", "own")] == [
         *("retrieval", "tracing", "aggregation", "qa", "multi_doc_qa", "code", "own")
     ]
+
+
+def test_two_backends_are_never_in_one_audit(tmp_path):
+    audited(tmp_path, n=4, models=("made-up", "made-up[eager]"))
+    with pytest.raises(RefusedError, match=r"several attention backends \(eager, sdpa\)"):
+        coverage(tmp_path)
+
+
+def test_sources_that_the_data_did_not_have_are_said(tmp_path):
+    audited(tmp_path, n=4)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest["recipe"] |= {"limit": 20, "tasks": ["vt", "trec"]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    short = {r["task"]: (r["asked"], r["found"]) for r in coverage(tmp_path)["fewer_than_asked"]}
+    assert short["trec"] == (10, 0)
+    assert set(short) <= {"vt", "trec"}

@@ -61,3 +61,17 @@ def test_answers_without_right_or_wrong_are_not_judged():
 @pytest.mark.parametrize("n", [1, 5, 59, 200])
 def test_the_unseen_rate_is_the_exact_bound(n):
     assert binom.pmf(0, n, unseen_rate(n)) == pytest.approx(0.05)
+
+
+def test_one_source_a_task_is_no_certainty():
+    """Within strata of one nothing can vary: the interval would have no width."""
+    tasks = [f"task_{i}" for i in range(13)]
+    scores = [0.5] * 13
+    one = Answers("sdpa", ["a"] * 13, scores, [True] * 13)
+    moved = Answers("eager", ["b"] * 13, [0.6, *scores[1:]], [True] * 13)
+    found = drift(one, moved, tasks)
+    assert found["low"] <= 0 < found["high"]
+    assert found["verdict"] != "differs"
+    both_ways = Answers("eager", ["b"] * 13, [0.9, 0.1, *scores[2:]], [True] * 13)
+    found = drift(one, both_ways, tasks)
+    assert (found["shift"], found["verdict"]) == (0, "undecided")
