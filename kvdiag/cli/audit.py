@@ -9,6 +9,12 @@ import click
 from kvdiag.cli import options
 from kvdiag.errors import UsageError
 
+_ledgers = click.option(
+    "--data",
+    multiple=True,
+    metavar="LEDGER|ORG/NAME[@REV]",
+    help="Ledger folder, or a data set on the Hub; several for several models. Default: the newest ledger.",
+)
 _RESAMPLES = 50_000
 _INTERVALS = ("percentile", "bca")
 _BY = ("group", "task")
@@ -20,7 +26,7 @@ def audit() -> None:
 
 
 @audit.command()
-@options.data
+@_ledgers
 @click.option("--workload", metavar="NAME", help="One workload, as ruler_8k. Default: all in the ledger.")
 @options.as_json
 @options.bootstrap_options(_RESAMPLES)
@@ -36,7 +42,7 @@ def audit() -> None:
 @click.option("--allow-incomplete", is_flag=True, help="Compare the common sources where sides have unequal ones.")
 @click.option("--with-degenerate", is_flag=True, help="Include rows labelled degenerate, which are no finding.")
 def protocol(
-    data: str | None,
+    data: tuple[str, ...],
     workload: str | None,
     as_json: bool,
     seed: int,
@@ -56,6 +62,7 @@ def protocol(
     Examples:
       kvdiag audit protocol --data ledgers/demo-smollm2
       kvdiag audit protocol --workload ruler_8k --interval bca --json
+      kvdiag audit protocol --data ledgers/audit_ruler-a --data ledgers/audit_ruler-b
     """
     from kvdiag.analysis.audit.desk import Options
     from kvdiag.analysis.audit.protocol import audit as run
@@ -65,15 +72,15 @@ def protocol(
     _check("--interval", interval, _INTERVALS)
     _check("--by", by, _BY)
     chosen = Options(workload, resamples, seed, interval, allow_incomplete, with_degenerate, by)
-    found = run(find(data), chosen)
+    found = run([find(d) for d in data or [None]], chosen)
     _print(found, as_json, protocol_lines(found, cells))
 
 
 @audit.command()
-@options.data
+@_ledgers
 @click.option("--workload", metavar="NAME", help="One workload, as ruler_8k. Default: all in the ledger.")
 @options.as_json
-def coverage(data: str | None, workload: str | None, as_json: bool) -> None:
+def coverage(data: tuple[str, ...], workload: str | None, as_json: bool) -> None:
     """Planned runs against those with a score: every hole by cell, task and reason.
 
     Planned are all sources in all cells of the manifest, under every model. What cannot run (unsupported,
@@ -87,7 +94,7 @@ def coverage(data: str | None, workload: str | None, as_json: bool) -> None:
     from kvdiag.cli.audit_text import coverage_lines
     from kvdiag.ledger.layout import find
 
-    found = run(find(data), workload)
+    found = run([find(d) for d in data or [None]], workload)
     _print(found, as_json, coverage_lines(found))
 
 

@@ -298,9 +298,9 @@ def test_without_a_file_the_published_one_is_fetched(monkeypatch, tmp_path):
         raise UsageError("cannot be fetched")
 
     monkeypatch.setattr(questions.hub, "fetch", fetch)
-    with pytest.raises(UsageError, match="task qa_1 needs SQuAD, which .*give --file qa_1=PATH"):
+    with pytest.raises(UsageError, match=r"task qa_1 needs SQuAD, which .*give --file qa_1=PATH"):
         ruler.prepare(["qa_1"], ruler.Ingredients())
-    with pytest.raises(UsageError, match="task qa_2 needs HotpotQA, which .*give --file qa_2=PATH"):
+    with pytest.raises(UsageError, match=r"task qa_2 needs HotpotQA, which .*give --file qa_2=PATH"):
         ruler.prepare(["vt", "qa_2"], ruler.Ingredients())
     assert asked == [
         ("rajpurkar/squad_v2", "squad_v2/validation-00000-of-00001.parquet", 40),

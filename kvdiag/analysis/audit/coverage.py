@@ -11,6 +11,7 @@ import numpy as np
 from kvdiag.analysis.audit.matrix import ABSENT, HOLES, Matrix, read
 from kvdiag.analysis.bootstrap import Bools, Ints
 from kvdiag.ledger.layout import read_manifest
+from kvdiag.query.connection import connect, rows
 from kvdiag.workloads.registry import shortage
 
 
@@ -58,6 +59,7 @@ def of_comparison(matrix: Matrix, columns: Sequence[int], left_out: Bools, only:
     """
     chosen = np.flatnonzero(only) if only is not None else np.arange(len(matrix.sources))
     places = list(columns)
+    chosen = chosen[matrix.planned[chosen][:, places].all(axis=1)]
     codes = matrix.codes[chosen][:, places]
     is_hole = matrix.holes[chosen][:, places]
     missing = _reasons(matrix, codes, is_hole)
@@ -96,29 +98,28 @@ def together(parts: Sequence[Coverage], unit: str = "pairs") -> Coverage:
     )
 
 
-def coverage(ledger: Path, workload: str | None = None) -> dict[str, Any]:
+def coverage(ledgers: Path | Sequence[Path], workload: str | None = None) -> dict[str, Any]:
     """Planned against present and answered, by cell and in all, with every hole named.
 
     Raises UsageError for a workload that the ledger does not have, DataError where it plans nothing.
     """
-    matrix = read(ledger, workload)
+    matrix = read(ledgers, workload)
     gaps = missing_runs(matrix)
     controls = _controls(matrix)
     holes = [g for g in gaps if g["status"] in HOLES]
     n_holes = sum(h["n"] for h in [*holes, *controls["holes"]])
     cells = [_cell(matrix, i) for i in range(len(matrix.columns))]
-    recipe = read_manifest(ledger)["recipe"]
-    short = {}
-    if workload is None and recipe.get("tasks") and recipe.get("limit"):
-        short = shortage(recipe["tasks"], recipe["limit"], (s.task for s in matrix.sources))
+    short = [
+        r for ledger in ([ledgers] if isinstance(ledgers, Path) else ledgers) for r in _short(ledger, workload)
+    ]
     return {
         "complete": not n_holes,
         "label": overall(matrix),
         "n_sources": len(matrix.sources),
-        "fewer_than_asked": [{"task": t, "asked": a, "found": f} for t, (a, f) in short.items()],
+        "fewer_than_asked": short,
         "models": matrix.models,
-        "n_planned": matrix.codes.size,
-        "n_present": int((matrix.codes != 1).sum()),
+        "n_planned": int(matrix.planned.sum()),
+        "n_present": int((matrix.planned & (matrix.codes != 1)).sum()),
         "n_available": int(matrix.available.sum()),
         "n_holes": n_holes,
         "n_degenerate": int(matrix.degenerate.sum()),
@@ -129,6 +130,16 @@ def coverage(ledger: Path, workload: str | None = None) -> dict[str, Any]:
     }
 
 
+def _short(ledger: Path, workload: str | None) -> list[dict[str, Any]]:
+    """Tasks of which the recipe asked for more sources than the data had."""
+    recipe = read_manifest(ledger)["recipe"]
+    if workload is not None or not recipe.get("tasks") or not recipe.get("limit"):
+        return []
+    tasks = (r["task"] for r in rows(connect(ledger), "SELECT task FROM sources"))
+    found = shortage(recipe["tasks"], recipe["limit"], tasks)
+    return [{"task": task, "asked": asked, "found": n} for task, (asked, n) in found.items()]
+
+
 def overall(matrix: Matrix) -> str:
     """The label of a whole ledger: runs and controls."""
     n_runs, n_controls = int(matrix.holes.sum()), int(matrix.control_holes.sum())
@@ -137,7 +148,8 @@ def overall(matrix: Matrix) -> str:
     codes = [*matrix.codes[matrix.holes], *matrix.control_codes[matrix.control_holes]]
     reasons = dict(Counter(_word(*matrix.kinds[code]) for code in codes).most_common())
     n_cells = int(matrix.holes.any(axis=0).sum())
-    text = f"incomplete: {n_runs} of {matrix.codes.size} runs missing, in {n_cells} of {len(matrix.columns)} cells"
+    n_planned, n_columns = int(matrix.planned.sum()), len(matrix.columns)
+    text = f"incomplete: {n_runs} of {n_planned} runs missing, in {n_cells} of {n_columns} cells"
     text += f", and {n_controls} controls" if n_controls else ""
     return f"{text} ({_said(reasons)})"
 
@@ -145,7 +157,7 @@ def overall(matrix: Matrix) -> str:
 def missing_runs(matrix: Matrix) -> list[dict[str, Any]]:
     """Runs without a score by cell, task, status and reason, with counts."""
     found: Counter[tuple[Any, ...]] = Counter()
-    for row, column in zip(*np.nonzero(matrix.codes), strict=True):
+    for row, column in zip(*np.nonzero(matrix.planned & (matrix.codes != 0)), strict=True):
         source = matrix.sources[row]
         found[
             (matrix.columns[column], source.workload, source.task, *matrix.kinds[matrix.codes[row, column]])
@@ -160,13 +172,13 @@ def missing_runs(matrix: Matrix) -> list[dict[str, Any]]:
 
 def _controls(matrix: Matrix) -> dict[str, Any]:
     found: Counter[tuple[Any, ...]] = Counter()
-    for row, model in zip(*np.nonzero(matrix.control_codes), strict=True):
+    for row, model in zip(*np.nonzero(matrix.control_planned & (matrix.control_codes != 0)), strict=True):
         source, kind = matrix.sources[row], matrix.kinds[matrix.control_codes[row, model]]
         found[(matrix.models[model], source.workload, source.task, *kind)] += 1
     names = ("model", "workload", "task", "status", "reason")
     gaps = [dict(zip(names, key, strict=True)) | {"n": n} for key, n in found.items()]
     return {
-        "n_planned": matrix.control_codes.size,
+        "n_planned": int(matrix.control_planned.sum()),
         "n_available": int((matrix.control_codes == 0).sum()),
         "holes": [g for g in gaps if g["status"] in HOLES],
         "cannot_run": [g for g in gaps if g["status"] not in HOLES],
@@ -174,7 +186,7 @@ def _controls(matrix: Matrix) -> dict[str, Any]:
 
 
 def _cell(matrix: Matrix, column: int) -> dict[str, Any]:
-    codes = matrix.codes[:, column]
+    codes = matrix.codes[matrix.planned[:, column], column]
     n_holes = int(matrix.holes[:, column].sum())
     n_available = int((codes == 0).sum())
     return {

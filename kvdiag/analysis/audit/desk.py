@@ -72,6 +72,10 @@ class Desk:
         """What a comparison rests on."""
         return covered.of_comparison(self.matrix, comparison.columns, self.left_out, only)
 
+    def planned(self, columns: Sequence[int]) -> int:
+        """Sources that were planned for all of these columns."""
+        return int(self.matrix.planned[:, list(columns)].all(axis=1).sum())
+
     def gap(self, first: int, second: int, used: Bools) -> Floats:
         """First less second by source; 0 where it does not count."""
         return np.where(used, self.matrix.scores[:, first] - self.matrix.scores[:, second], 0.0)
@@ -120,7 +124,7 @@ class Desk:
         counts = ", ".join(f"{cell} {n}" for cell, n in first["answered"].items())
         raise RefusedError(
             f"{len(found)} of {len(comparisons)} comparisons have sides with different sources; the first "
-            f"({first['model']}) has answers of {len(self.matrix.sources)} sources: {counts}; "
+            f"({first['model']}) has answers of {first['n_planned']} sources: {counts}; "
             f"{self.coverage(found[0]).label}; kvdiag audit coverage names what is missing, "
             "--allow-incomplete compares the sources that all sides answered"
         )
@@ -133,4 +137,5 @@ class Desk:
             "model": own[0].model,
             "answered": dict(zip(cells, counts, strict=True)),
             "n_common": int(comparison.used.sum()),
+            "n_planned": self.planned(comparison.columns),
         }

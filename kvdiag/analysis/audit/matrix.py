@@ -22,6 +22,8 @@ from kvdiag.records.missing import AVAILABLE
 DEFAULT_BACKEND = "sdpa"
 # A planned run without a row. Its own word: a row that says why is something else.
 ABSENT = "absent"
+# A source of another ledger, whose model is another: neither a run that is missing nor one that cannot run.
+NOT_PLANNED = "not_planned"
 # What leaves a hole. The other statuses say that there is nothing to measure: unsupported, not_applicable.
 HOLES = ("failed", "not_measured", ABSENT)
 
@@ -85,6 +87,16 @@ class Matrix:
         return self.codes == 0
 
     @property
+    def planned(self) -> Bools:
+        """Where a run was planned: everywhere, but across ledgers that were read together."""
+        return ~self._of_kind(self.codes, (NOT_PLANNED,))
+
+    @property
+    def control_planned(self) -> Bools:
+        """The same of the controls."""
+        return ~self._of_kind(self.control_codes, (NOT_PLANNED,))
+
+    @property
     def holes(self) -> Bools:
         """Where a score was planned and is missing for no good reason."""
         return self._of_kind(self.codes, HOLES)
@@ -99,16 +111,58 @@ class Matrix:
 
     @property
     def strata(self) -> Ints:
-        """Number of each source's stratum."""
-        names = sorted({s.group for s in self.sources})
-        return np.array([names.index(s.group) for s in self.sources], dtype=np.int64)
+        """Number of each source's stratum: its group, and the models that it was planned for."""
+        groups = zip(self.sources, self.control_planned.tolist(), strict=True)
+        own = [(source.group, *models) for source, models in groups]
+        names = {name: i for i, name in enumerate(sorted(set(own)))}
+        return np.array([names[name] for name in own], dtype=np.int64)
 
 
-def read(ledger: Path, workload: str | None = None) -> Matrix:
-    """The planned matrix: the manifest's cells x the ledger's sources x its models, and what is there of it.
+def read(ledgers: Path | Sequence[Path], workload: str | None = None) -> Matrix:
+    """The planned matrix: a manifest's cells x the ledger's sources x its models, and what is there of it.
 
-    Raises UsageError for a workload that the ledger does not have, DataError where it plans nothing.
+    Several ledgers (a model each, say) stand side by side: each plans its own sources for its own models.
+
+    Raises UsageError for a workload that a ledger does not have, DataError where it plans nothing, RefusedError
+    for ledgers of several attention backends, or of the same runs.
     """
+    if isinstance(ledgers, Path):
+        return _read(ledgers, workload)
+    found = [_read(ledger, workload) for ledger in ledgers]
+    _refuse_backends(", ".join(map(str, ledgers)), [m for matrix in found for m in matrix.models])
+    return found[0] if len(found) == 1 else _join(found)
+
+
+def _join(parts: Sequence[Matrix]) -> Matrix:
+    """Matrices as one: a row a source, a column a cell, NOT_PLANNED where they are of different ledgers."""
+    sources = list(dict.fromkeys(s for part in parts for s in part.sources))
+    columns = list(dict.fromkeys(c for part in parts for c in part.columns))
+    columns.sort(key=lambda c: (c.model, c.method, c.removed or 0.0, c.setting, c.protocol))
+    models = sorted({m for part in parts for m in part.models})
+    kinds: dict[tuple[str, str | None], int] = {(AVAILABLE, None): 0, (ABSENT, None): 1, (NOT_PLANNED, None): 2}
+    codes = np.full((len(sources), len(columns)), 2, dtype=np.int64)
+    scores, degenerate = np.full(codes.shape, np.nan), np.zeros(codes.shape, dtype=bool)
+    control_codes = np.full((len(sources), len(models)), 2, dtype=np.int64)
+    controls = np.full(control_codes.shape, np.nan)
+    row_of = {s: i for i, s in enumerate(sources)}
+    for part in parts:
+        own = np.array([kinds.setdefault(kind, len(kinds)) for kind in part.kinds])
+        rows = np.array([row_of[s] for s in part.sources])
+        place = np.ix_(rows, np.array([columns.index(c) for c in part.columns]))
+        control_place = np.ix_(rows, np.array([models.index(m) for m in part.models]))
+        if (control_codes[control_place] != 2).any():
+            raise RefusedError(
+                "two of the ledgers hold runs of the same sources under the same model; name one of them"
+            )
+        codes[place], scores[place], degenerate[place] = own[part.codes], part.scores, part.degenerate
+        control_codes[control_place], controls[control_place] = own[part.control_codes], part.controls
+    visibility = {method: seen for part in parts for method, seen in part.visibility.items()}
+    return Matrix(
+        sources, columns, models, list(kinds), codes, scores, degenerate, control_codes, controls, visibility
+    )
+
+
+def _read(ledger: Path, workload: str | None) -> Matrix:
     manifest = read_manifest(ledger)
     connection = connect(ledger)
     try:
@@ -119,7 +173,7 @@ def read(ledger: Path, workload: str | None = None) -> Matrix:
     finally:
         connection.close()
     models = _models(manifest, [*tables["controls"]["model"], *tables["runs"]["model"]])
-    _refuse_backends(ledger, models)
+    _refuse_backends(str(ledger), models)
     columns = _columns(manifest, tables["runs"], models)
     if not columns or not sources:
         raise DataError(f"{ledger}: plans no runs, so there is nothing to audit")
@@ -162,7 +216,7 @@ def _models(manifest: dict[str, Any], seen: list[str]) -> list[str]:
     return sorted({*seen, *(m for m in planned if _bare(m) not in there)})
 
 
-def _refuse_backends(ledger: Path, models: Sequence[str]) -> None:
+def _refuse_backends(ledger: str, models: Sequence[str]) -> None:
     """Rows of two attention backends are never put into one mean (docs/audit.md, hazard 1)."""
     backends = sorted({m.partition("[")[2].rstrip("]") or DEFAULT_BACKEND for m in models})
     if len(backends) > 1:

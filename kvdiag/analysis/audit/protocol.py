@@ -31,13 +31,13 @@ class Pair:
     comparison: Comparison
 
 
-def audit(ledger: Path, options: Options) -> dict[str, Any]:
+def audit(ledgers: Path | Sequence[Path], options: Options) -> dict[str, Any]:
     """Both protocols of a ledger against each other, and methods against the trivial baselines.
 
     Raises UsageError where the ledger has one protocol only, RefusedError where the sides of a comparison have
     answers to different sources and this is not allowed.
     """
-    return of_matrix(read(ledger, options.workload), options)
+    return of_matrix(read(ledgers, options.workload), options)
 
 
 def of_matrix(matrix: Matrix, options: Options) -> dict[str, Any]:
@@ -133,7 +133,8 @@ def _full_cache(matrix: Matrix) -> list[dict[str, Any]]:
     for i, model in enumerate(matrix.models):
         scores = matrix.controls[matrix.control_codes[:, i] == 0, i]
         mean = float(scores.mean()) if len(scores) else None
-        found.append({"model": model, "score": mean, "n": len(scores), "n_planned": len(matrix.sources)})
+        planned = int(matrix.control_planned[:, i].sum())
+        found.append({"model": model, "score": mean, "n": len(scores), "n_planned": planned})
     return found
 
 
@@ -148,7 +149,7 @@ def _delta(desk: Desk, pair: Pair, estimate: Estimate) -> dict[str, Any]:
         "aware": desk.mean(aware, pair.comparison.used),
         "delta": estimate.value,
         **desk.shown(estimate),
-        "n_planned": len(desk.matrix.sources),
+        "n_planned": desk.planned(pair.comparison.columns),
         "coverage": desk.coverage(pair.comparison).columns(),
     }
 
@@ -181,7 +182,7 @@ def _summary(
         "aware": mean(0),
         "delta": estimate.value,
         **desk.shown(estimate),
-        "n_planned": len(own) * len(desk.matrix.sources),
+        "n_planned": sum(desk.planned(p.comparison.columns) for p in own),
         "coverage": covered.together([desk.coverage(p.comparison) for p in own]).columns(),
     }
 

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from kvdiag.analysis.audit.coverage import coverage
+from kvdiag.analysis.audit.desk import Options
 from kvdiag.analysis.audit.groups import VISIBILITY_RANKS, task_group
 from kvdiag.analysis.audit.matrix import Column
+from kvdiag.analysis.audit.protocol import audit
 from kvdiag.errors import DataError, RefusedError
 from kvdiag.methods.catalogue import VISIBILITY
 from tests.audit_ledgers import audited, number
@@ -137,3 +139,40 @@ def test_sources_that_the_data_did_not_have_are_said(tmp_path):
     short = {r["task"]: (r["asked"], r["found"]) for r in coverage(tmp_path)["fewer_than_asked"]}
     assert short["trec"] == (10, 0)
     assert set(short) <= {"vt", "trec"}
+
+
+def test_ledgers_of_two_models_stand_side_by_side(tmp_path):
+    """Each has sources of its own: none of the other's is a hole."""
+    audited(tmp_path / "a", n=6, models=("one",))
+    audited(tmp_path / "b", n=4, seed=1, models=("two",), change=gappy)
+    whole, holed = coverage(tmp_path / "a"), coverage(tmp_path / "b")
+    both = coverage([tmp_path / "a", tmp_path / "b"])
+    for name in ("n_planned", "n_present", "n_available", "n_holes"):
+        assert both[name] == whole[name] + holed[name], name
+    assert both["controls"]["n_planned"] == 10
+    assert (both["complete"], both["models"]) == (False, ["one", "two"])
+    cells = {(c["model"], c["method"], c["setting"], c["protocol"]): c for c in both["cells"]}
+    for c in [*whole["cells"], *holed["cells"]]:
+        assert cells[c["model"], c["method"], c["setting"], c["protocol"]] == c
+    with pytest.raises(RefusedError, match="hold runs of the same sources under the same model"):
+        coverage([tmp_path / "a", tmp_path / "a"])
+
+
+def test_an_audit_of_two_ledgers_has_each_models_numbers(tmp_path):
+    audited(tmp_path / "a", n=40, models=("one",))
+    audited(tmp_path / "b", n=30, seed=1, models=("two",))
+    quick = Options(resamples=300)
+    alone = {model: audit(tmp_path / f, quick) for f, model in (("a", "one"), ("b", "two"))}
+    both = audit([tmp_path / "a", tmp_path / "b"], quick)
+    assert both["n_sources"] == 40  # the made-up ledgers share ids: the same questions under two models
+    told = {(d["model"], d["method"], d["setting"]): d for d in both["delta"]}
+    for model, found in alone.items():
+        for d in found["delta"]:
+            other = told[model, d["method"], d["setting"]]
+            for name in ("agnostic", "aware", "delta", "n", "n_planned"):
+                assert other[name] == pytest.approx(d[name]), name
+    pooled = {s["method"]: s for s in both["summary"] if s["model"] is None}
+    for method, s in pooled.items():
+        parts = [next(x for x in f["summary"] if x["method"] == method) for f in alone.values()]
+        assert s["n"] == sum(x["n"] for x in parts)
+        assert s["delta"] == pytest.approx(sum(x["delta"] * x["n"] for x in parts) / s["n"])

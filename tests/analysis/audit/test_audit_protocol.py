@@ -228,6 +228,7 @@ def test_allowed_the_intersection_is_used_and_said(tmp_path):
         "model": "made-up",
         "answered": {"snapkv/keep=0.5/aware": 57, "snapkv/keep=0.5/agnostic": 60},
         "n_common": 57,
+        "n_planned": 60,
     }
     assert not found["complete"]
     assert found["label"] == "incomplete: 3 of 1200 runs missing, in 1 of 20 cells (oom 3)"
