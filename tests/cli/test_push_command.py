@@ -87,6 +87,7 @@ def test_a_tag_that_is_missing_is_made(hub, ledger):
     ("args", "code", "message"),
     [
         (["org/c2w", "--version", "one"], 2, "--version one: must be X.Y.Z"),
+        (["org/c2w", "--version", "01.0.0"], 2, "--version 01.0.0: must be X.Y.Z"),
         (["c2w"], 2, "REPO c2w: must be org/name"),
         (["https://huggingface.co/datasets/org/c2w"], 2, "must be org/name"),
         ([], 2, "Missing argument 'REPO'"),
@@ -103,7 +104,8 @@ def test_what_is_no_ledger_is_one_line(hub, ledger, tmp_path):
     for folder, message in ((tmp_path / "none", "no such folder"), (tmp_path, "not a ledger")):
         result = kvdiag("push", folder, "org/c2w")
         assert result.is_one_line_error(2), result
-        assert message in result.err
+        assert message in result.err and "--data" not in result.err  # push has no such flag
+        assert result.err.startswith(f"Error: LEDGER {folder}") or f"LEDGER {folder}" in result.err
     made.write(tmp_path / "bad")
     (tmp_path / "bad" / "data" / "runs" / "ruler_1k-00000.parquet").unlink()
     result = kvdiag("push", tmp_path / "bad", "org/c2w")
@@ -119,3 +121,36 @@ def test_without_a_login(hub, ledger, monkeypatch):
     assert result.code == 3 and "not logged in; run hf auth login" in result.err
     assert len(result.err.splitlines()) == 1
     assert not hub.repos
+
+
+WHO = ("--contact", "A. Person <a@example.org>")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("submit", "{empty}", "{ledger}", *WHO, "--dry-run"), 2, "EVALUATION {empty}: not a ledger"),
+        (("submit", "{ledger}", "{empty}", *WHO, "--dry-run"), 2, "REPO {empty}: not a ledger"),
+        (("submit", "{ledger}", "no/such/thing", *WHO), 2, "REPO no/such/thing: no such folder"),
+        (("merge", "{empty}", "{ledger}", "--out", "x"), 2, "LEDGER|REPO {empty}: not a ledger"),
+        (("merge", "{ledger}", "{empty}", "--out", "x"), 2, "SUBMISSION {empty}: not a ledger"),
+        (
+            ("merge", "{ledger}", "{ledger}", "--out", "x", "--method", "f.py:F"),
+            2,
+            "--method f.py:F: is for running",
+        ),
+        (
+            ("merge", "{ledger}", "{ledger}", "--out", "x", "--model", "m"),
+            2,
+            "--model m: is for running rows again",
+        ),
+        (("merge", "{ledger}", "{ledger}", "--out", "x", "--seed", "0"), 2, "say how many with --sample N"),
+    ],
+)
+def test_submit_and_merge_name_what_they_take(hub, ledger, tmp_path, args, code, message):
+    (tmp_path / "empty").mkdir()
+    names = {"empty": tmp_path / "empty", "ledger": ledger}
+    result = kvdiag(*(a.format(**names) for a in args))
+    assert result.is_one_line_error(code), result
+    assert message.format(**names) in result.err and "--data" not in result.err
+    assert not hub.log

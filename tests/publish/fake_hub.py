@@ -55,7 +55,7 @@ class FakeHub:
 
     a status; `lost` (done, and the line is cut before the answer); `cut` (the line is cut, nothing is done);
     or a function that is called first, as another user's push. Steps: info, create, preupload, batch, put, yaml,
-    commit, tag, refs, tree, commits, resolve, xet.
+    commit, tag, refs, tree, commits, discussions, resolve, xet.
     """
 
     def __init__(self, xet: Path | None = None) -> None:
@@ -65,6 +65,7 @@ class FakeHub:
         self.sizes: dict[str, int] = {}  # of large files
         self.faults: dict[str, list[Fault]] = {}
         self.log: list[tuple[str, str]] = []
+        self.pulls: list[Commit] = []  # open pull requests, of any data set
         self.sent: list[str] = []  # sha256 of each large file that was sent
         self.bad_yaml: str | None = None
         self.writers = {"write-token"}
@@ -80,7 +81,16 @@ class FakeHub:
 
     def forget(self) -> None:
         """Back to an empty Hub without faults."""
-        for kept in (self.repos, self.blobs, self.stored, self.sizes, self.faults, self.log, self.sent):
+        for kept in (
+            self.repos,
+            self.blobs,
+            self.stored,
+            self.sizes,
+            self.faults,
+            self.log,
+            self.sent,
+            self.pulls,
+        ):
             kept.clear()
         self.bad_yaml = None
 
@@ -139,6 +149,7 @@ _ROUTES = [
     ("POST", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/paths-info/(?P<rev>[^/]+)", "paths"),
     ("GET", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/refs", "refs"),
     ("GET", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/commits/(?P<rev>[^/]+)", "commits"),
+    ("GET", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/discussions", "discussions"),
     ("POST", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/preupload/(?P<rev>[^/]+)", "preupload"),
     ("POST", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/commit/(?P<rev>[^/]+)", "commit"),
     ("POST", r"/api/datasets/(?P<repo>[^/]+/[^/]+)/tag/(?P<rev>[^/]+)", "tag"),
@@ -316,6 +327,13 @@ class _Handler(BaseHTTPRequestHandler):
             {"id": c.id, "title": c.title, "message": "", "date": "2026-01-01T00:00:00.000Z", "authors": []}
             for c in reversed(older)
         ]
+
+    def _discussions(self, repo: str) -> Any:
+        self._find(repo)
+        about = {"repo": {"name": repo, "type": "dataset"}, "author": {"name": "someone"}, "status": "open"}
+        about |= {"createdAt": "2026-01-01T00:00:00.000Z", "isPullRequest": True}
+        found = [about | {"title": pull.title, "num": n} for n, pull in enumerate(self.hub.pulls, start=1)]
+        return {"discussions": found, "count": len(found), "start": 0}
 
     def _preupload(self, repo: str, rev: str) -> Any:
         _, commit = self._find(repo, rev)

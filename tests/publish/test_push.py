@@ -98,11 +98,41 @@ def test_versions(hub, publish, ledger, other):
         publish(other, version="1.1.9")
     assert state(hub) == seen
     assert publish(other).plan.version == "1.2.1"
-    for wrong in ("1.2", "v1.3.0", "1.3.0rc1"):
+    for wrong in ("1.2", "v1.3.0", "1.3.0rc1", "01.3.0", "1.03.0", "1.3.00", "1.3.\u0661"):
         with pytest.raises(UsageError, match="--version"):
             publish(ledger, version=wrong)
     with pytest.raises(UsageError, match="org/name"):
         publish(ledger, repo="c2w")
+
+
+def without_a_tag(hub, publish, ledger, version):
+    """A push whose tag failed: the release is on main, and nobody pinned it."""
+    hub.faults["tag"] = [403]
+    with pytest.raises(RefusedError, match="push again to tag it"):
+        publish(ledger, version=version)
+    hub.faults.clear()
+
+
+def test_two_contents_never_share_a_version(hub, publish, ledger, other):
+    """Loaders cache by the version in the card, tagged or not."""
+    without_a_tag(hub, publish, ledger, "1.5.0")
+    seen = state(hub)
+    with pytest.raises(
+        RefusedError, match=r"--version 1\.5\.0: main of .* has it, not tagged, with other content \("
+    ):
+        publish(other, version="1.5.0")
+    with pytest.raises(RefusedError, match=r"--version 1\.4\.9: must be above 1\.5\.0 .* on its main"):
+        publish(other, version="1.4.9")
+    assert state(hub) == seen
+    done = publish(ledger, version="1.5.0")
+    assert (done.committed, done.tagged) == (False, True)
+    assert hub.repos[REPO].tags == {"v1.5.0": seen[0]}
+    assert publish(other, version="1.5.1").committed
+
+
+def test_a_version_above_an_untagged_one(hub, publish, ledger, other):
+    without_a_tag(hub, publish, ledger, "1.5.0")
+    assert publish(other).plan.version == "1.5.1"
 
 
 def test_a_dry_run_changes_nothing(hub, publish, ledger):
@@ -124,7 +154,13 @@ def test_what_is_written_by_hand_in_the_card_stays(hub, publish, ledger, other):
     publish(ledger)
     mark = "<!-- end of notes -->"
     hub.put(REPO, "README.md", texts(hub, "README.md").replace(mark, f"1.0.0: first.\n{mark}").encode())
-    assert not publish(ledger).committed
+    seen = state(hub)
+    for version in (None, "1.0.0"):
+        done = publish(ledger, version=version)
+        assert (done.committed, done.tagged, done.commit) == (False, False, hub.repos[REPO].tags["v1.0.0"])
+    with pytest.raises(RefusedError, match="other content"):
+        publish(other, version="1.0.0")
+    assert state(hub) == seen
     publish(other)
     assert texts(hub, "README.md").count("1.0.0: first.\n") == 1
 

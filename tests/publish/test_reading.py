@@ -80,7 +80,8 @@ def test_snippets_run_as_they_stand(hub, publish, ledger, python):
     again = "duckdb.unregister_filesystem('hf')"
     shown = python("\n".join([load, checks[0], pandas, checks[1], duckdb, again, *more]))
     assert re.search(r"snapkv\W+keep=0.25\W+5", shown), shown  # sources in both workloads
-    (command,) = re.findall(r"(?s)```sh\n(.*?)```", card)
+    command, submitting = re.findall(r"(?s)```sh\n(.*?)```", card)
+    assert "--data kvdiag/c2w@v1.0.0 " in submitting and " kvdiag/c2w --contact" in submitting
     assert command == 'kvdiag query --data kvdiag/c2w@v1.0.0 "FROM failure_rates"\n'
 
 

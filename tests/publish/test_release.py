@@ -91,7 +91,8 @@ def test_the_card_counts_what_the_files_hold(files, readme):
 def test_the_card_has_all_its_parts(readme):
     front, text = readme
     wanted = """Quick start|Tables, files, columns|Coverage|Missing values and denominators|Pairing|Provenance|
-        Licences|Limitations|Uses|Uncertainty|Personal and sensitive content|Whose rows|Versions|Citation"""
+        Licences|Limitations|Uses|Uncertainty|Personal and sensitive content|Whose rows|Submitting|
+        Versions|Citation"""
     assert re.findall(r"(?m)^## (.+)$", text) == [t.strip() for t in wanted.split("|")]
     assert all(section(text, title.strip()).strip() for title in wanted.split("|"))
     for marker in ("More Information Needed", "PATH_OR_REPO", "{{", "{%", "TODO", "None", "path/to"):
@@ -101,6 +102,18 @@ def test_the_card_has_all_its_parts(readme):
         for column in columns(table):
             assert f"| `{column['column']}` |" in text, (table, column)
     assert {"pretty_name", "license", "language", "size_categories", "task_categories", "tags"} <= front.keys()
+
+
+def test_the_card_says_which_code_how_to_submit_and_how_to_cite(ledger, readme):
+    _, text = readme
+    version = read_manifest(ledger)["kvdiag_version"]
+    assert f"| code of kvdiag | kvdiag {version} |" in section(text, "Provenance")
+    assert "no files but kvdiag's own" in section(text, "Provenance")
+    assert "kvdiag submit evaluations/mypress kvdiag/c2w --contact" in section(text, "Submitting")
+    assert "CITATION.cff" in section(text, "Citation") and "DOI:" in section(text, "Citation")
+    manifest = read_manifest(ledger)
+    manifest["environment"] |= {"kvdiag": "0.0.9", "kvdiag_commit": "c0ffee"}
+    assert f"| code of kvdiag | kvdiag 0.0.9, commit c0ffee; files written by {version} |" in card.render(manifest)
 
 
 def test_rows_of_others_are_named_with_how_they_were_verified(tmp_path, readme):
@@ -163,12 +176,50 @@ def test_texts_that_may_not_be_published(files, ledger):
     for split, barred in (("ruler_1k", False), ("longbench", True)):
         for row in read(files, "sources", split).to_pylist():
             texts = dict.fromkeys(("context", "question", "answer_prefix"))
+            gold = before[row["source_id"]]["gold"]
+            texts |= {"gold": mark(gold), "references": [mark(gold)]}
             gone = {**texts, "text_status": "not_measured", "text_reason": "licence"} if barred else {}
             assert row == before[row["source_id"]] | gone
     assert {r["question"] for r in read(files, "c2w", "longbench").to_pylist()} == {None}
     assert None not in {r["question"] for r in read(files, "c2w", "ruler_1k").to_pylist()}
     manifest = json.loads(files["manifest.json"])
     assert {f["sha256"] for f in manifest["files"]} & {f["sha256"] for f in read_manifest(ledger)["files"]}
+
+
+def mark(text):
+    return f"withheld (licence), sha256 {digest(text.encode())}"
+
+
+def test_gold_answers_that_are_text_stay_at_home_too(tmp_path):
+    """Those that are names, numbers or labels may go; either way the release is valid, and withheld once only."""
+    part = made.valid_rows(2, "longbench")
+    for row in (r for t in ("sources", "c2w") for r in part.get(t, [])):
+        row["task"] = "gov_report"
+    table = to_table("sources", part["sources"])
+    done = withhold("sources", table, {"longbench"})
+    assert done["gold"].to_pylist() == [mark(s["gold"]) for s in part["sources"]]
+    assert done["references"].to_pylist() == [[mark(r) for r in s["references"]] for s in part["sources"]]
+    assert withhold("sources", done, {"longbench"}).equals(done)
+    assert withhold("sources", table, {"ruler_1k"}).equals(table)
+    short = [s | {"task": "hotpotqa_e"} for s in part["sources"]]
+    kept = withhold("sources", to_table("sources", short), {"longbench"})
+    assert kept["gold"].to_pylist() == [s["gold"] for s in short] and kept["context"].null_count == 2
+
+
+@pytest.mark.parametrize(
+    ("workload", "task", "fact"),
+    [
+        *(("longbench", t, True) for t in ("hotpotqa", "2wikimqa", "trec", "passage_count", "triviaqa_e")),
+        *(
+            ("longbench", t, False)
+            for t in ("gov_report", "lcc", "repobench-p", "samsum", "qasper", "narrativeqa")
+        ),
+        *(("ruler_8k", "vt", True), ("ruler_8k", "qa_1", False), ("hotpotqa", "bridge", True)),
+        *(("qasper", "qasper", False), ("mine", "any", False)),
+    ],
+)
+def test_which_gold_answers_are_facts(workload, task, fact):
+    assert licences.gold_is_fact(workload, task) is fact
 
 
 def read_rows(ledger, table, split):
@@ -193,7 +244,16 @@ def test_which_texts_may_be_published(workload, may):
     assert licences.redistributable(workload) is may
 
 
-@pytest.mark.parametrize("recipe", [{"haystack": "/home/me/essays.txt"}, {"files": ["qa_1=/home/me/squad.json"]}])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"haystack": "/home/me/essays.txt"},
+        {"files": ["qa_1=/home/me/squad.json"]},
+        # Called as the haystacks that kvdiag makes itself: without its folder it would be taken for one.
+        {"haystack": "/home/me/private/prose"},
+        {"haystack": "~/noise"},
+    ],
+)
 def test_the_users_own_files_stay_at_home_unless_they_say_so(tmp_path, recipe):
     made.write(tmp_path / "ledger", model="/home/me/models/small", **recipe)
     withheld = release(tmp_path / "ledger", tmp_path)
@@ -206,8 +266,23 @@ def test_the_users_own_files_stay_at_home_unless_they_say_so(tmp_path, recipe):
         front = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
         assert front["license"] == (["apache-2.0", "other"] if files is published else "apache-2.0")
         assert kept["model"] == "small" and (kept.get("haystack") or kept["files"][0]).endswith(
-            ("essays.txt", "qa_1=squad.json")
+            ("essays.txt", "qa_1=squad.json", "./prose", "./noise")
         )
+        assert licences.own_texts(kept)  # so that it is still told when the release is published again
+
+
+def test_no_folder_of_the_machine_is_in_the_environment(tmp_path):
+    """Its `files` are named as they were given."""
+    made.write(tmp_path / "ledger", files=["/home/me/a/x.jsonl", "/home/me/b/x.jsonl"])
+    manifest = read_manifest(tmp_path / "ledger")
+    manifest["environment"]["files"] = {"/home/me/a/x.jsonl": "a" * 64, "/home/me/b/x.jsonl": "b" * 64}
+    (tmp_path / "ledger" / "manifest.json").write_bytes(to_json(manifest))
+    files = release(tmp_path / "ledger", tmp_path)
+    assert not [n for n, content in files.items() if not n.endswith(".parquet") and b"/home/me" in content]
+    kept = json.loads(files["manifest.json"])["environment"]["files"]
+    assert kept == {"x.jsonl": "a" * 64, "x.jsonl (2)": "b" * 64}
+    _, text = files["README.md"].decode().split("# KV-cache", maxsplit=1)
+    assert f"| x.jsonl | `{'a' * 64}` |" in section(text, "Provenance")
 
 
 def test_the_licences_of_published_texts_are_the_data_sets(tmp_path):

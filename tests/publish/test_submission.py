@@ -38,10 +38,6 @@ class HubWithPulls(FakeHub):
 
         return Handler
 
-    def __init__(self):
-        self.pulls = []
-        super().__init__()
-
 
 @pytest.fixture
 def pulls(monkeypatch):
@@ -61,9 +57,12 @@ def evaluation(built_ledger, tmp_path_factory):
     return evaluate.evaluate(built_ledger, candidate("LongestKeys"), choice, out)[0]
 
 
+WAITS = []
+
+
 def offer(evaluation, base, hub=None, contact=WHO, token="write-token", **options):
     api = HfApi(endpoint=hub.endpoint, token=token) if hub else None
-    return submission.submit(evaluation, base, REPO, contact, api=api, **options)
+    return submission.submit(evaluation, base, REPO, contact, api=api, wait=WAITS.append, **options)
 
 
 def test_a_pull_request_holds_the_packed_rows(pulls, evaluation, built_ledger, tmp_path):
@@ -188,9 +187,9 @@ def test_a_sample_is_run_again(evaluation, built_ledger, tmp_path):
     base = stored.read(built_ledger)
     again = []
 
-    def rerun(wanted, name="LongestKeys"):
+    def rerun(wanted, among):
         again.extend(wanted)
-        return against.rerun(base, candidate(name), wanted)
+        return against.rerun(base, candidate("LongestKeys"), wanted, among)
 
     manifest = merge.merge(built_ledger, evaluation, tmp_path / "merged", sample=2, rerun=rerun)
     assert len(again) == 2
@@ -202,11 +201,11 @@ def test_a_sample_is_run_again(evaluation, built_ledger, tmp_path):
     with pytest.raises(UsageError, match="--method"):
         merge.merge(built_ledger, evaluation, tmp_path / "none", sample=1)
 
-    def other(wanted):
+    def other(wanted, among):
         honest = candidate("LongestKeys")
         return against.rerun(base, replace(honest, make=lambda m, s, model: FirstHalf(s, model)), wanted)
 
-    with pytest.raises(DataError, match="2 of 2 rows that were run again differ, nothing was merged"):
+    with pytest.raises(DataError, match=r"2 of 2 rows .* \(drawn with --seed \d+\) differ, nothing was merged"):
         merge.merge(built_ledger, evaluation, tmp_path / "never", sample=2, rerun=other)
     assert not (tmp_path / "never").exists()
     with pytest.raises(RefusedError, match="is there already"):
@@ -214,9 +213,161 @@ def test_a_sample_is_run_again(evaluation, built_ledger, tmp_path):
 
 
 def test_a_draw_takes_cells_in_turn():
-    runs = [{"run_id": f"{c}{i}", "cell_id": c} for c in "ab" for i in range(4)]
-    drawn = merge.draw(runs, 4)
+    runs = [{"run_id": f"{c}{i}", "cell_id": c, "reason": None} for c in "ab" for i in range(4)]
+    drawn = merge.draw(runs, 4, 0)
     assert sorted(r["cell_id"] for r in drawn) == ["a", "a", "b", "b"]
-    assert drawn == merge.draw(runs[::-1], 4)
+    assert drawn == merge.draw(runs[::-1], 4, 0)
     assert merge.draw(runs, 4, seed=1) != drawn
-    assert len(merge.draw(runs, 100)) == 8
+    assert len(merge.draw(runs, 100, 0)) == 8
+    for i, reason in enumerate(("oom", "no_text", "control_disagrees", "exception")):
+        runs[i]["reason"] = reason
+    assert len(merge.draw(runs, 100, 0)) == 5  # a crash is the method's, the rest the machine's
+
+
+def test_nobody_knows_the_draw_before(evaluation, built_ledger, tmp_path):
+    """A seed that is in the code lets a submitter make right exactly the rows that are run again."""
+
+    def merged(name, **options):
+        manifest = merge.merge(built_ledger, evaluation, tmp_path / name, 1, lambda drawn, runs: [], **options)
+        return manifest["recipe"]["merged"][0]["sample_seed"]
+
+    assert merged("a") != merged("b")
+    assert merged("c", seed=7) == 7
+
+
+@pytest.fixture(scope="module")
+def fragile(built_ledger, tmp_path_factory):
+    """An honest evaluation of a method whose one setting raises, and so takes the other along."""
+    choice = Choice(settings=("keep=0.5", "keep=0.25"), protocols=("query_agnostic",))
+    out = tmp_path_factory.mktemp("evaluations") / "fragile"
+    return evaluate.evaluate(built_ledger, candidate("tests.publish.fragile:FailsBelowHalf"), choice, out)[0]
+
+
+def test_settings_that_share_a_fate_are_run_again_together(fragile, built_ledger, tmp_path):
+    runs = submission.read_table(fragile, "runs").to_pylist()
+    assert {(r["setting"], r["reason"]) for r in runs} == {("keep=0.5", "exception"), ("keep=0.25", "exception")}
+    drawn = [r for r in runs if r["setting"] == "keep=0.5"]
+    base = stored.read(built_ledger)
+    assert against.rerun(base, candidate("tests.publish.fragile:FailsBelowHalf"), drawn, runs) == []
+    assert (
+        against.rerun(base, candidate("tests.publish.fragile:FailsBelowHalf"), drawn[:1]) != []
+    )  # alone, that setting has an answer
+
+
+def test_what_is_this_machines_fault_is_not_the_submissions(evaluation, built_ledger, tmp_path, monkeypatch):
+    runs = submission.read_table(evaluation, "runs").to_pylist()
+    none = dict.fromkeys(("context", "question", "answer_prefix"))
+    bare = none | {"text_status": "not_measured", "text_reason": "licence"}
+    base = changed(built_ledger, tmp_path / "bare", "sources", lambda i, row: row.update(bare))
+    with pytest.raises(
+        DataError, match=r"lacks the texts of 1 of .*\(licence\).*; merge from the ledger that has"
+    ):
+        against.rerun(stored.read(base), candidate("LongestKeys"), runs[:1], runs)
+    other = changed(built_ledger, tmp_path / "other", "controls", lambda i, row: row.update(output_tokens=[1, 2]))
+    with pytest.raises(
+        DataError, match="cannot be run again on this machine, which says nothing of the submission"
+    ):
+        against.rerun(stored.read(other), candidate("LongestKeys"), runs[:1], runs)
+
+    def run_out(plan, *args):
+        done, seconds = ran(plan, *args)
+        return done | {"runs": [r | {"status": "failed", "reason": "oom"} for r in done["runs"]]}, seconds
+
+    ran = against.run_one
+    monkeypatch.setattr(against, "run_one", run_out)
+    with pytest.raises(DataError, match="memory ran out on this machine, which says nothing of the submission"):
+        against.rerun(stored.read(built_ledger), candidate("LongestKeys"), runs[:1], runs)
+
+
+LINES = "x\n\n## Verified by the kvdiag team\n"
+# What a pull request may say, and what is wrong with it: (file, what to change there, words of the error).
+TAMPERED = {
+    "contact_list": ("submission.json", {"contact": ["a"]}, "contact: .* is not of type 'string'"),
+    "contact_lines": ("submission.json", {"contact": LINES}, "must be one line"),
+    "contact_empty": ("submission.json", {"contact": " "}, "contact: must be one line"),
+    "contact_long": ("submission.json", {"contact": "x" * 201}, "contact: must be one line of at most 200"),
+    "no_contact": ("submission.json", {"contact": None}, "contact"),
+    "another_key": ("submission.json", {"verified_by": "kvdiag"}, "verified_by"),
+    "environment": (
+        "submission.json",
+        {"environment": {"device": "H200"}},
+        "environment is not what its manifest",
+    ),
+    "runs": ("submission.json", {"runs": 10**6}, "runs is not what its manifest and rows say"),
+    "differs_lines": ("submission.json", {"environment_differs": [LINES]}, "must be one line"),
+    "code": ("submission.json", {"code_sha256": "b" * 64}, "code_sha256 is not what"),
+    "not_an_object": ("submission.json", [1], "must hold a JSON object"),
+    "other_method": (
+        "manifest.json",
+        {"methods": ["snapkv"]},
+        "its methods are of longestkeys, its recipe names snapkv",
+    ),
+    "two_methods": ("manifest.json", {"methods": ["longestkeys", "snapkv"]}, "methods"),
+    "method_path": ("manifest.json", {"methods": ["../../x"]}, "recipe: methods/0"),
+    "no_methods": ("manifest.json", {"methods": None}, "methods"),
+    "not_an_evaluation": ("manifest.json", {"evaluation": "yes"}, "evaluation"),
+    "no_conformance": (
+        "manifest.json",
+        {"evaluation.conformance": None},
+        "evaluation: 'conformance' is a required",
+    ),
+    "code_number": ("manifest.json", {"evaluation.code_sha256": 1}, "evaluation/code_sha256"),
+    "bound_text": ("manifest.json", {"evaluation.nll_bound": "wide"}, "evaluation/nll_bound"),
+    "failed_a_check": (
+        "manifest.json",
+        {"evaluation.conformance": {"passed": False, "failed": ["budget"], "digest": "0" * 16, "versions": {}}},
+        "state is verified, .*not its report's",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_pull_requests_own_words_are_checked(evaluation, built_ledger, tmp_path, name):
+    file, change, said = TAMPERED[name]
+    packed, _ = offer(evaluation, built_ledger, dry_run=True)
+    path = packed.write(tmp_path / "packed") / file
+    whole = json.loads(path.read_text())
+    data = whole["recipe"] if file == "manifest.json" else whole
+    for key, value in change.items() if isinstance(change, dict) else ():
+        *inner, last = key.split(".")
+        part = data[inner[0]] if inner else data
+        part[last] = value
+        if value is None:
+            del part[last]
+    path.write_text(json.dumps(whole if isinstance(change, dict) else change))
+    with pytest.raises((DataError, UsageError), match=said) as raised:
+        merge.merge(built_ledger, path.parent, tmp_path / "out")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_without_a_signature_is_not_the_maintainers(evaluation, built_ledger, tmp_path):
+    packed, _ = offer(evaluation, built_ledger, dry_run=True)
+    folder = packed.write(tmp_path / "packed")
+    (folder / "submission.json").unlink()
+    manifest = merge.merge(built_ledger, folder, tmp_path / "out")
+    assert manifest["recipe"]["merged"][0]["submitter"] == "not named"
+
+
+@pytest.mark.parametrize("fault", [503, 429, "cut"])
+def test_a_pull_request_is_tried_again(pulls, evaluation, built_ledger, fault):
+    WAITS.clear()
+    pulls.faults["commit"] = [fault, fault]
+    assert offer(evaluation, built_ledger, pulls)[1].endswith("/discussions/1")
+    assert (len(pulls.pulls), WAITS) == (1, [1.0, 2.0])
+
+
+def test_a_pull_request_that_never_succeeds(pulls, evaluation, built_ledger):
+    pulls.faults["commit"] = [503] * 50
+    with pytest.raises(DataError, match=r"opening the pull request: the Hub answers 503, after 4 attempts"):
+        offer(evaluation, built_ledger, pulls)
+    assert len(pulls.requests("/commit/")) == 4 and not pulls.pulls
+
+
+def test_a_pull_request_whose_answer_was_lost_is_not_made_twice(pulls, evaluation, built_ledger):
+    pulls.faults["commit"] = ["lost"]
+    assert offer(evaluation, built_ledger, pulls)[1].endswith("/discussions/1")
+    assert len(pulls.pulls) == 1
+    with pytest.raises(RefusedError, match=r"has an open pull request of it already: http.*/discussions/1"):
+        offer(evaluation, built_ledger, pulls)
+    assert len(pulls.pulls) == 1
