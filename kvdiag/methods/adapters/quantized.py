@@ -5,6 +5,7 @@ when the cache quantizes its whole history again (transformers 5.2, cache_utils.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from transformers import cache_utils
 
 from kvdiag.methods.adapters.base import LayerChoice, LayerInput, PrefillInput
+from kvdiag.methods.adapters.hqq_solver import in_place
 from kvdiag.methods.settings import Setting
 
 _LAYERS = {"hqq": cache_utils.HQQQuantizedLayer, "quanto": cache_utils.QuantoQuantizedLayer}
@@ -23,6 +25,7 @@ class QuantizedAdapter:
     def __init__(self, backend: str, settings: Sequence[Setting], defaults: Mapping[str, Any]) -> None:
         store = _LAYERS[backend]
         self._make = {s: partial(store, nbits=int(s.value), **defaults) for s in settings}
+        self._solving = in_place if backend == "hqq" else nullcontext
 
     def finish(self, prefill: PrefillInput, keys: Any, values: Any) -> None:
         """Everything happens during the prefill."""
@@ -34,10 +37,12 @@ class QuantizedAdapter:
     def _choice(self, store: Any, layer: LayerInput) -> LayerChoice:
         keys, values = layer.keys.contiguous(), layer.values.contiguous()
         store.lazy_initialization(keys, values)
-        packed = store._quantize(keys, axis=store.axis_key), store._quantize(values, axis=store.axis_value)
+        with self._solving():
+            packed = store._quantize(keys, axis=store.axis_key), store._quantize(values, axis=store.axis_value)
 
         def again(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            return _round_trip(store, k, store.axis_key), _round_trip(store, v, store.axis_value)
+            with self._solving():
+                return _round_trip(store, k, store.axis_key), _round_trip(store, v, store.axis_value)
 
         return LayerChoice(
             keys=store._dequantize(packed[0])[0].to(keys.dtype),
