@@ -13,7 +13,6 @@ from kvdiag.analysis.audit.backend import Answers, drift
 from kvdiag.analysis.survey import measure
 from kvdiag.engine.decode import Stop, stop_rule
 from kvdiag.engine.models import LoadedModel, load_model
-from kvdiag.engine.plan import make_sources
 from kvdiag.errors import DataError, UsageError, near_matches
 from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
@@ -94,7 +93,7 @@ def compare(
     for backend in backends:
         model = load_model(recipe.model, recipe.dtype, recipe.device, recipe.trust_remote_code, backend)
         prompts = PromptBuilder.create(model.tokenizer, recipe.prompt)
-        sources = make_sources(recipe, prompts)
+        sources = recipe.sources(prompts.count)
         fitting = [s for s in sources if measure(s, prompts).needed <= model.max_positions]
         left_out, tasks, name = len(sources) - len(fitting), [s.task for s in fitting], model.name
         if not fitting:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kvdiag.engine.plan import Plan, environment, make_plan, make_sources
+from kvdiag.engine.plan import Plan, environment, make_plan
 from kvdiag.engine.sound import sound
 from kvdiag.engine.source import SourceDone, attempt, run_source
 from kvdiag.engine.stopping import StopSwitch
@@ -33,7 +33,6 @@ __all__ = [
     "default_out",
     "environment",
     "make_plan",
-    "make_sources",
     "run_source",
 ]
 

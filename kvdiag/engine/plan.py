@@ -17,6 +17,7 @@ from kvdiag.engine.rows import Gap
 from kvdiag.engine.tap import AdapterFactory
 from kvdiag.engine.views import Cell
 from kvdiag.errors import UsageError
+from kvdiag.ledger.files import sha256
 from kvdiag.methods.adapters.build import make_adapter
 from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
@@ -54,15 +55,15 @@ class Plan:
 
 def make_plan(recipe: Recipe, out: Path) -> Plan:
     """Load the model and make the sources."""
-    # Data that is not there is said before a model of many gigabytes is loaded.
-    registry.get(recipe.workload).prepare(recipe.tasks, recipe.files, recipe.haystack)
     plan = bare_plan(recipe, out)
-    sources = make_sources(recipe, PromptBuilder.create(plan.model.tokenizer, recipe.prompt))
+    sources = recipe.sources(PromptBuilder.create(plan.model.tokenizer, recipe.prompt).count)
     return replace(plan, sources=sources, environment=plan.environment | {"files": file_digests(recipe)})
 
 
 def bare_plan(recipe: Recipe, out: Path) -> Plan:
     """A plan without its sources: the model is loaded, and what it cannot run is known."""
+    # Data that is not there is said before a model of many gigabytes is loaded.
+    registry.get(recipe.workload).prepare(recipe.tasks, recipe.files, recipe.haystack)
     model = load_model(recipe.model, recipe.dtype, recipe.device, recipe.trust_remote_code, recipe.attention)
     check_length(recipe, model.name, model.max_positions)
     cells = [Cell(*cell) for cell in recipe.cells()]
@@ -80,11 +81,6 @@ def check_length(recipe: Recipe, model: str, positions: int) -> None:
         )
 
 
-def make_sources(recipe: Recipe, prompts: PromptBuilder) -> list[Source]:
-    """The sources of a recipe, for this tokenizer."""
-    return recipe.sources(prompts.count)
-
-
 def file_digests(recipe: Recipe) -> dict[str, str]:
     """sha256 of the user's own files, by how they were given: other text under the same name is another build."""
     given = [*recipe.files, *([recipe.haystack] if Path(recipe.haystack).is_file() else [])]
@@ -94,11 +90,10 @@ def file_digests(recipe: Recipe) -> dict[str, str]:
 def _digest(path: Path) -> str:
     """sha256 of a file, or of all files of a folder with their names."""
     if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return sha256(path)
     digest = hashlib.sha256()
     for file in sorted(f for f in path.rglob("*") if f.is_file()):
-        inner = hashlib.sha256(file.read_bytes()).hexdigest()
-        digest.update(f"{file.relative_to(path).as_posix()}:{inner}\n".encode())
+        digest.update(f"{file.relative_to(path).as_posix()}:{sha256(file)}\n".encode())
     return digest.hexdigest()
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kvdiag.engine.models import load_config, load_tokenizer
-from kvdiag.engine.plan import check_length, make_sources
+from kvdiag.engine.plan import check_length
 from kvdiag.errors import KvdiagError, UsageError
 from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
@@ -198,7 +198,7 @@ def _lengths(recipe: Recipe, tokens: int | None, here: bool) -> tuple[int, tuple
     prompts = PromptBuilder.create(loaded.tokenizer, recipe.prompt)
     sampled = recipe if length is None else replace(recipe, limit=min(recipe.limit, SAMPLE * len(recipe.tasks)))
     try:
-        sources = make_sources(sampled, prompts)
+        sources = sampled.sources(prompts.count)
     except KvdiagError as error:
         raise type(error)(f"{error} (to price it without its sources: --assume-tokens N)") from error
     limits = sum(source.max_new_tokens for source in sources) / len(sources)

@@ -46,14 +46,14 @@ class Replica:
             os.chdir(folder)
         import torch
 
-        from kvdiag.engine.plan import bare_plan, file_digests, make_sources
+        from kvdiag.engine.plan import bare_plan, file_digests
         from kvdiag.prompts import PromptBuilder
 
         torch.set_num_threads(threads)
         try:
             plan = bare_plan(recipe, Path())
             prompts = PromptBuilder.create(plan.model.tokenizer, recipe.prompt)
-            sources = make_sources(recipe, prompts) if with_sources else None
+            sources = recipe.sources(prompts.count) if with_sources else None
         except KvdiagError as error:
             return error
         self._plan, self._prompts = plan, prompts

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from kvdiag.query.connection import connect, rows
 from tests.command import kvdiag
 from tests.folder import MAX_POSITIONS
 from tests.rows import write_made_up
@@ -74,3 +75,21 @@ def test_a_ledger_is_counted_again(model_folder, tmp_path):
         kvdiag("audit", "length", "--data", tmp_path / "ledger", "--model", model_folder, "--json").out
     )
     assert (found["workload"], found["nominal"], found["models"][0]["n"]) == ("ruler_1k", 1024, 3)
+
+
+def test_a_ledger_of_another_backend_has_keys_of_its_own(model_folder, tmp_path):
+    """The same build under eager: the same answers, and no key in common, so no comparison can pair them."""
+    small = (*SMALL, "--recipe", "default", "--model", model_folder, "--max-new-tokens", 4)
+    cells = ("--methods", "snapkv,tova,keydiff,h2o", "--settings", "keep=0.5", "--protocol", "both")
+    told = {}
+    for backend in ("sdpa", "eager"):
+        out = tmp_path / backend
+        assert kvdiag("build", *small, *cells, "--attention", backend, "--out", out).code == 0
+        assert kvdiag("validate", out).code == 0
+        sql = "SELECT run_id, cell_id, source_id, output_tokens, kept_tokens_mean FROM runs ORDER BY run_id"
+        told[backend] = rows(connect(out), sql)
+    assert not {r["run_id"] for r in told["sdpa"]} & {r["run_id"] for r in told["eager"]}
+    assert all(r["run_id"].endswith("::tiny[eager]") for r in told["eager"])
+    for one, two in zip(told["sdpa"], told["eager"], strict=True):
+        for name in ("cell_id", "source_id", "output_tokens", "kept_tokens_mean"):
+            assert one[name] == two[name], (one["run_id"], name)

@@ -1,8 +1,11 @@
 """The price of a recipe: counts against real models and hand arithmetic."""
 
+from dataclasses import replace
+
 import pytest
 
-from kvdiag.engine.price import HARDWARE, PUBLISHED, Hardware, Load, Shape, cost, peak_bytes
+from kvdiag import recipes
+from kvdiag.engine.price import HARDWARE, PUBLISHED, Hardware, Load, Shape, cost, measure, peak_bytes
 from tests.tiny import tiny_model
 
 SHAPE = Shape(layers=2, hidden=8, heads=2, kv_heads=1, head_dim=4, intermediate=16, vocabulary=100)
@@ -62,3 +65,17 @@ def test_cost_grows_with_sources_and_falls_with_the_machine():
     assert all(cost(eight, h).fits for h in HARDWARE)
     tight = Hardware("tight", 1e15, 1e12, peak_bytes(eight) * 0.9)
     assert not cost(eight, tight).fits
+
+
+def test_memory_counts_a_cache_for_each_cell_that_replaces_keys():
+    plain = load(cells=3)
+    cache = SHAPE.kv_bytes(1000, 2)
+    quantized = replace(plain, replaced=2)
+    masks = 2 * SHAPE.layers * SHAPE.kv_heads * 1000  # a byte a position of the two cells that have none now
+    assert peak_bytes(quantized) - peak_bytes(plain) == 2 * cache - masks
+
+
+def test_the_papers_matrix_has_three_cells_with_a_cache_of_their_own(model_folder):
+    recipe = recipes.load("paper_matrix", workload="ruler_512", model=str(model_folder), protocols="aware")
+    found = measure(recipe, tokens=512)
+    assert (found.cells, found.replaced) == (24, 3)
