@@ -100,17 +100,16 @@ class RayRunner:
         """Start the workers; the first that is ready makes the sources and says what numbers depend on."""
         self._dismiss()
         self._recipe = recipe
-        first = self._spawn(with_sources=True)
-        started = self._wait_for(first)
-        assert started.sources is not None and started.files is not None
-        self._environment = started.environment
-        for _ in range(self._pool.workers - 1):
-            self._spawn()
+        # Before the workers, which would else all fetch or convert the model's files at once.
         tokenizer = load_tokenizer(recipe.model, recipe.trust_remote_code).tokenizer
+        for _ in range(self._pool.workers):
+            self._spawn()
+        started, sources, files = self._first_ready()
+        self._environment = started.environment
         model = LoadedModel(model=None, tokenizer=tokenizer, **started.facts)
         cells = [Cell(*cell) for cell in recipe.cells()]
-        used = started.environment | {"files": started.files}
-        return Plan(recipe, out, model, started.sources, cells, started.cannot, used)
+        used = started.environment | {"files": files}
+        return Plan(recipe, out, model, sources, cells, started.cannot, used)
 
     def run(
         self, plan: Plan, todo: Sequence[Source], watcher: Watcher, switch: StopSwitch
@@ -163,15 +162,14 @@ class RayRunner:
             return worker.actor.give_up.remote(source, f"the worker died {died} times while it ran this source")
         return worker.actor.run.remote(source)
 
-    def _spawn(self, with_sources: bool = False) -> Any:
+    def _spawn(self) -> None:
         """A new worker, which begins to load; it waits where the cluster has no room yet."""
         self._named += 1
         gpus = self._gpus()
         options = {"num_cpus": 1, "num_gpus": gpus, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         actor: Any = self._ray.remote(Replica).options(**options).remote()
-        ref = actor.start.remote(self._recipe, self._threads(), str(Path.cwd()), with_sources)
+        ref = actor.start.remote(self._recipe, self._threads(), str(Path.cwd()))
         self._starting[ref] = _Worker(f"worker-{self._named}", actor)
-        return ref
 
     def _gpus(self) -> float:
         if self._pool.gpus_per_worker is not None:
@@ -185,34 +183,35 @@ class RayRunner:
 
         return self._pool.threads or torch.get_num_threads()
 
-    def _wait_for(self, ref: Any) -> Started:
-        """The first worker. Raises what its start raised."""
+    def _first_ready(self) -> tuple[Started, list[Source], dict[str, str]]:
+        """The first worker that has loaded, with the sources it makes and their files' digests.
+
+        Whichever it is: to wait for one in particular could be for ever, where a cluster has room for some only.
+        """
         while True:
+            (ref, *_), _ = self._ray.wait([*self._starting], num_returns=1)
             worker = self._starting.pop(ref)
             try:
-                answer = self._ray.get(ref)
+                started = _checked(self._ray.get(ref))
+                sources, files = _checked(self._ray.get(worker.actor.sources.remote()))
             except self._ray.exceptions.RayActorError as error:
                 self._count_failed_start(error)
-                ref = self._spawn(with_sources=True)
+                self._spawn()
                 continue
-            if isinstance(answer, KvdiagError):
-                raise answer
-            worker.started = answer
+            worker.started = started
             self._workers.append(worker)
-            return answer
+            return started, sources, files
 
     def _welcome(self, ref: Any, watcher: Watcher) -> None:
         """A further worker has loaded, or not. Raises DataError when it is of another kind than the first."""
         worker = self._starting.pop(ref)
         try:
-            answer = self._ray.get(ref)
+            answer = _checked(self._ray.get(ref))
         except self._ray.exceptions.RayActorError as error:
             self._count_failed_start(error)
             watcher.warned(f"{worker.name} was lost while it loaded; another one is started")
             self._spawn()
             return
-        if isinstance(answer, KvdiagError):
-            raise answer
         changed = recipes.differences(self._environment, answer.environment)
         if changed:
             raise DataError(
@@ -246,6 +245,13 @@ class RayRunner:
             for worker in [*self._workers, *self._starting.values()]:
                 self._ray.kill(worker.actor)
         self._workers, self._starting = [], {}
+
+
+def _checked(answer: Any) -> Any:
+    """What a worker gave. Raises the user's mistake that it met instead."""
+    if isinstance(answer, KvdiagError):
+        raise answer
+    return answer
 
 
 def _pid(worker: _Worker) -> int | None:

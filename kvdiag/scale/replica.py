@@ -21,15 +21,13 @@ _FACTS = ("name", "stop_ids", "dtype", "device", "attention", "digest", "tokeniz
 
 @dataclass(frozen=True)
 class Started:
-    """A worker that is ready. facts: of its model. sources: of the recipe, where they were asked for."""
+    """A worker that is ready. facts: of its model."""
 
     node: str
     pid: int
     facts: dict[str, Any]
     cannot: "dict[str, Gap]"
     environment: dict[str, Any]
-    sources: "list[Source] | None"
-    files: dict[str, str] | None
 
 
 class Replica:
@@ -39,21 +37,20 @@ class Replica:
         self._plan: Plan | None = None
         self._prompts: PromptBuilder | None = None
 
-    def start(self, recipe: "Recipe", threads: int, folder: str, with_sources: bool) -> Started | KvdiagError:
+    def start(self, recipe: "Recipe", threads: int, folder: str) -> Started | KvdiagError:
         """Load the model. folder: where the driver stands, for paths as the user wrote them."""
         os.environ["OMP_NUM_THREADS"] = str(threads)  # Ray says 1
         if Path(folder).is_dir():
             os.chdir(folder)
         import torch
 
-        from kvdiag.engine.plan import bare_plan, file_digests
+        from kvdiag.engine.plan import bare_plan
         from kvdiag.prompts import PromptBuilder
 
         torch.set_num_threads(threads)
         try:
             plan = bare_plan(recipe, Path())
             prompts = PromptBuilder.create(plan.model.tokenizer, recipe.prompt)
-            sources = recipe.sources(prompts.count) if with_sources else None
         except KvdiagError as error:
             return error
         self._plan, self._prompts = plan, prompts
@@ -63,9 +60,17 @@ class Replica:
             facts={name: getattr(plan.model, name) for name in _FACTS},
             cannot=plan.cannot,
             environment=plan.environment,
-            sources=sources,
-            files=file_digests(recipe) if with_sources else None,
         )
+
+    def sources(self) -> "tuple[list[Source], dict[str, str]] | KvdiagError":
+        """The recipe's sources, and digests of the files they come from."""
+        from kvdiag.engine.plan import file_digests
+
+        assert self._plan is not None and self._prompts is not None
+        try:
+            return self._plan.recipe.sources(self._prompts.count), file_digests(self._plan.recipe)
+        except KvdiagError as error:
+            return error
 
     def run(self, source: "Source") -> "SourceDone":
         """Rows of a source."""

@@ -121,8 +121,8 @@ def test_a_worker_of_another_kind_is_refused():
     runner = RayRunner(Pool(workers=2))
     runner._environment = {"device": "NVIDIA H100", "threads": 1}
     answers = {
-        "same": Started("n1", 1, {}, {}, {"device": "NVIDIA H100", "threads": 1}, None, None),
-        "other": Started("n2", 2, {}, {}, {"device": "NVIDIA A100", "threads": 1}, None, None),
+        "same": Started("n1", 1, {}, {}, {"device": "NVIDIA H100", "threads": 1}),
+        "other": Started("n2", 2, {}, {}, {"device": "NVIDIA A100", "threads": 1}),
         "wrong": UsageError("--model x: no such folder"),
     }
     runner._ray = SimpleNamespace(get=answers.get, exceptions=runner._ray.exceptions)

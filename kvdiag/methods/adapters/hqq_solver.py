@@ -57,8 +57,10 @@ class _Groups:
 
     def at(self, places: torch.Tensor) -> "_Groups":
         """Some of all of them."""
-        parts = [t.index_select(1 - self.axis, places) for t in (self.weights, self.scale, self.scaled)]
-        return _Groups(*parts, self.axis, places)
+        weights, scale, scaled = (
+            t.index_select(1 - self.axis, places) for t in (self.weights, self.scale, self.scaled)
+        )
+        return _Groups(weights, scale, scaled, self.axis, places)
 
     def step(
         self,
@@ -73,9 +75,10 @@ class _Groups:
 
         zero: of all groups; errors and targets: shaped as all weights.
         """
-        whole = self.places is None
-        size, target = (errors, targets) if whole else self._parts
-        zero = zero if whole else zero.index_select(1 - self.axis, self.places)
+        size, target = errors, targets
+        if self.places is not None:
+            size, target = self._parts
+            zero = zero.index_select(1 - self.axis, self.places)
         codes = torch.add(self.scaled, zero, out=self._codes).round_().clamp_(min_max[0], min_max[1])
         error = torch.sub(codes, zero, out=self._error).div_(self.scale)
         torch.abs(torch.sub(self.weights, error, out=error), out=size)
@@ -85,7 +88,7 @@ class _Groups:
             torch.pow(size, power, out=target)
             torch.sub(size, target.mul_(inverse), out=target).clamp_min_(0.0).mul_(error.sign_())
             torch.sub(codes, torch.sub(self.weights, target, out=target).mul_(self.scale), out=target)
-        if not whole:
+        if self.places is not None:
             errors.index_copy_(1 - self.axis, self.places, size)
             targets.index_copy_(1 - self.axis, self.places, target)
 
