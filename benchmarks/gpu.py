@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from common import peak_bytes, report, roofline, timed
-from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes
+from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes, time_peer
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from kvdiag.engine.matrix import run_matrix
@@ -83,12 +83,9 @@ def measure(model: Any, length: int, matrix: str, max_new_tokens: int, peers: bo
     outcome["peak memory / full cache"] = _memory(model, prompt, cells, max_new_tokens)
     if peers:
         for name, peer in (("generation only", kvpress_run), ("same diagnostics", separate_passes)):
-            each = [
-                timed(peer, model, prompt, c, max_new_tokens, nothing)[1]
-                for c in cells[:: max(1, len(cells) // 4)]
-            ]
-            outcome[f"kvpress cell by cell, {name} / matrix"] = sum(each) / len(each) * len(cells) / spent
-        outcome["  kvpress was timed on"] = f"{len(each)} of {len(cells)} cells, taken for all"
+            whole, told = time_peer(peer, model, prompt, cells, 5, max_new_tokens, nothing)
+            outcome[f"kvpress cell by cell, {name} / matrix"] = whole / spent
+        outcome["  kvpress was timed on"] = told
     return outcome
 
 

@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from common import peak_bytes, report, roofline, timed
-from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes
+from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_passes, time_peer
 
 from kvdiag.engine.matrix import run_matrix
 from kvdiag.engine.models import LoadedModel, load_model
@@ -33,6 +33,7 @@ def measure(
     max_new_tokens: int,
     repeats: int,
     with_kvpress: str | None,
+    kvpress_cells: int,
 ) -> dict[str, Any]:
     """Ratios at one length."""
     prompts = PromptBuilder.create(model.tokenizer, "chat")
@@ -53,8 +54,9 @@ def measure(
             dearest[slowest] = result.seconds_by_method[slowest] / control
             if with_kvpress and repeat == 0:
                 peer = separate_passes if with_kvpress == "diagnostics" else kvpress_run
-                each = [timed(peer, model.model, prompt, c, max_new_tokens, model.stop_ids)[1] for c in cells]
-                speedups.append(sum(each) / matrix)
+                rest = max_new_tokens, model.stop_ids
+                whole, told = time_peer(peer, model.model, prompt, cells, kvpress_cells, *rest)
+                speedups.append(whole / matrix)
     outcome: dict[str, Any] = {
         "tokens": len(prompt.ids),
         "cells": len(cells),
@@ -73,6 +75,7 @@ def measure(
         outcome[f"  of the tap, {method} / one FullCache run"] = share
     if speedups:
         outcome[f"kvpress cell by cell, {with_kvpress} / matrix"] = statistics.median(speedups)
+        outcome["  timed on"] = f"{told}; {len(speedups)} sources"
     return outcome
 
 
@@ -118,6 +121,9 @@ def main() -> None:
         action="store_true",
         help="kvpress with the same diagnostics, each by a pass of its own (as the public artifact does)",
     )
+    parser.add_argument(
+        "--kvpress-cells", type=int, default=10**6, help="time so many cells, spread evenly, and take them for all"
+    )
     parser.add_argument("--only-memory", action="store_true", help="peak memory and nothing else")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -132,7 +138,9 @@ def main() -> None:
             found = memory(model, int(length), cells, args.max_new_tokens)
             results.append({"peak memory / full cache": found})
             continue
-        result = measure(model, int(length), cells, protocols, args.max_new_tokens, args.repeats, peer)
+        result = measure(
+            model, int(length), cells, protocols, args.max_new_tokens, args.repeats, peer, args.kvpress_cells
+        )
         result["peak memory / full cache"] = memory_apart(passed_on, length)
         results.append(result)
     report(results, args.json)
