@@ -206,8 +206,12 @@ def _check_types(raw: Mapping[str, Any]) -> None:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Fields in which two recipes or environments differ, as `field: old -> new`."""
-    keys = dict.fromkeys([*old, *new])
+    """Fields in which two recipes or environments differ, as `field: old -> new`.
+
+    kvdiag's commit is told but does not count: its version says what numbers depend on, and not every machine of a
+    pool knows the commit.
+    """
+    keys = [k for k in dict.fromkeys([*old, *new]) if k != "kvdiag_commit"]
     return [f"{k}: {old.get(k)} -> {new.get(k)}" for k in keys if old.get(k) != new.get(k)]
 
 

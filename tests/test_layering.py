@@ -12,7 +12,7 @@ HEAVY = ("torch", "transformers", "kvpress", "gguf", "wonderwords", "datasets")
 
 # Lowest first. A module may import its own layer and those below.
 LAYERS = (
-    ("errors", "resources", "network", "__init__"),
+    ("errors", "resources", "network", "commit", "__init__"),
     ("records",),
     ("methods", "workloads", "diagnostics", "ledger", "prompts", "recipes"),
     ("publish", "analysis", "query", "engine", "importers", "validation", "scale"),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kvdiag import __version__
+from kvdiag.commit import kvdiag_commit
 from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.probe import probe
 from kvdiag.engine.rows import Gap
@@ -101,8 +102,10 @@ def environment(model: LoadedModel, cannot: Mapping[str, Gap]) -> dict[str, Any]
     """What numbers may depend on."""
     packages = ["torch", "transformers", "kvpress", "tokenizers", "numpy", "pyarrow"]
     packages += [name for name in ("hqq", "optimum-quanto") if _installed(name)]
+    commit = kvdiag_commit()
     return {
         "kvdiag": __version__,
+        **({"kvdiag_commit": commit} if commit else {}),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
         "model": model.name,
