@@ -2,7 +2,7 @@
 
 
 class KvdiagError(Exception):
-    """Base of all errors shown as one line; `exit_code` as in the design (section 8)."""
+    """Base of all errors shown as one line; `exit_code` as in docs/commands.md."""
 
     exit_code = 1
 

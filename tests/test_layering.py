@@ -1,4 +1,4 @@
-"""Imports point one way (docs/contributing, design section 5), and light parts never reach torch."""
+"""Imports point one way (CONTRIBUTING.md), and light parts never reach torch."""
 
 import ast
 from pathlib import Path

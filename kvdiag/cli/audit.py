@@ -125,9 +125,15 @@ def _print(found: dict[str, Any], as_json: bool, lines: Sequence[str]) -> None:
 )
 @click.option("--margin", type=float, default=0.02, show_default=True, help="Score shift that counts as none.")
 @options.as_json
-@options.bootstrap_options(10_000)
+@options.bootstrap_options(10_000, seed="--bootstrap-seed")
 def backend(
-    recipe: str | None, backends: str, margin: float, as_json: bool, seed: int, resamples: int, **flags: Any
+    recipe: str | None,
+    backends: str,
+    margin: float,
+    as_json: bool,
+    bootstrap_seed: int,
+    resamples: int,
+    **flags: Any,
 ) -> int:
     """Answer the same sources without compression under several attention backends, and compare.
 
@@ -146,7 +152,7 @@ def backend(
         raise UsageError(f"--backends {backends}: name two at least, as sdpa,eager")
     chosen = recipes.load(recipe, **flags)
     tell = (lambda name, n, done: None) if as_json else _tell
-    found = compare(chosen, names, margin, resamples, seed, tell)
+    found = compare(chosen, names, margin, resamples, bootstrap_seed, tell)
     _print(found, as_json, backend_lines(found))
     return 1 if any(b["verdict"] == "differs" for b in found["backends"]) else 0
 

@@ -17,14 +17,14 @@ data = click.option(
 as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-def bootstrap_options(resamples: int) -> Callable[[Command], Command]:
-    """How intervals are made."""
+def bootstrap_options(resamples: int, seed: str = "--seed") -> Callable[[Command], Command]:
+    """How intervals are made. seed: the flag's name, where `--seed` already chooses sources."""
 
     def add(command: Command) -> Command:
         for option in reversed(
             [
                 click.option(
-                    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap."
+                    seed, type=click.IntRange(0), default=0, show_default=True, help="Seed of the bootstrap."
                 ),
                 click.option(
                     "--resamples",
@@ -160,7 +160,10 @@ def run_options(command: Command) -> Command:
             ),
             click.option("--workers", type=click.IntRange(1), metavar="N", help="Model replicas. Default: 1."),
             click.option(
-                "--gpus-per-worker", type=click.FloatRange(0), metavar="G", help="GPUs of a replica. Default: 0."
+                "--gpus-per-worker",
+                type=click.FloatRange(0),
+                metavar="G",
+                help="GPUs of a replica. Default: 1 where the cluster has some and --device is not cpu, else 0.",
             ),
             click.option(
                 "--threads",

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from kvdiag.cli import options
 from kvdiag.errors import UsageError
 
 
 @click.command()
-@options.data
+@click.option("--data", metavar="LEDGER", help="Ledger folder. Default: the newest ledger in the working folder.")
 @click.option("--bias", default="1,2,4", show_default=True, help="Biases to sweep, in logits.")
 @click.option("--layers", default="all", show_default=True, metavar="all|A-B", help="Layers the bias acts on.")
 @click.option("--draws", type=click.IntRange(1), default=2, show_default=True, help="Draws of sham positions.")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from kvdiag.errors import UsageError
 from kvdiag.query.connection import connect, rows
 from tests.command import kvdiag
 from tests.folder import MAX_POSITIONS
@@ -24,6 +25,21 @@ def test_backends_are_compared_without_compression(model_folder):
     )
     (eager,) = found["backends"]
     assert (eager["backend"], eager["reference"], eager["n"], eager["n_outputs_differ"]) == ("eager", "sdpa", 2, 0)
+
+
+def test_the_seed_of_backends_chooses_their_sources(model_folder, monkeypatch):
+    """The bootstrap has a flag of its own."""
+    seen = []
+
+    def compare(*args):
+        seen.append(args)
+        raise UsageError("seen enough")
+
+    monkeypatch.setattr("kvdiag.engine.backend.compare", compare)
+    seeds = ("--seed", 7, "--bootstrap-seed", 8)
+    kvdiag("audit", "backend", *SMALL, "--model", model_folder, *seeds)
+    ((recipe, _, _, _, bootstrap, _),) = seen
+    assert (recipe.seed, bootstrap) == (7, 8)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,23 @@ def test_every_command_has_help(name):
     assert "kvdiag " + name in result.out or not takes_input, "needs an example"
 
 
+def every_command(command, ctx, name=""):
+    """All commands, those of groups too, with the words that call them."""
+    yield name, command
+    if isinstance(command, click.Group):
+        for part in command.list_commands(ctx):
+            yield from every_command(command.get_command(ctx, part), ctx, f"{name} {part}".strip())
+
+
+def test_every_flag_has_one_meaning_in_a_command():
+    with click.Context(cli) as ctx:
+        for name, command in every_command(cli, ctx):
+            options = [p for p in command.params if isinstance(p, click.Option)]
+            flags = [flag for option in options for flag in (*option.opts, *option.secondary_opts)]
+            assert len(flags) == len(set(flags)), (name, flags)
+            assert all(option.help for option in options), name
+
+
 def test_help_lists_every_command_with_a_description():
     listed = kvdiag("--help").out
     described = dict(re.findall(r"(?m)^  (\w+) +(\S.+)$", listed.partition("Commands:\n")[2]))
