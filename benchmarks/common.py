@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from kvdiag.engine.price import shape_of
+from kvdiag.engine.shape import shape_of
 
 
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

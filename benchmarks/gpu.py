@@ -5,12 +5,13 @@
 Random weights do the same arithmetic as trained ones. What they change is how many rows leave the control's
 answer, so both ends are shown: `agreeing` rows follow the draft to its end (the control's answer is one token),
 `leaving` ones decode all their tokens (their answers are random, and almost every row departs at once). A trained
-model lies between. `--shape small --device cpu` checks the script on any machine. Stops before --minutes are over
-and says what it left out.
+model lies between. `--shape small --device cpu` checks the script anywhere. Each length is printed when it is
+done (--json: a line each); what --minutes or the memory do not allow is left out and named.
 """
 
 import argparse
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from peers import MATRICES, full_cache_run, kvpress_run, matrix_cells, separate_
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from kvdiag.engine.matrix import run_matrix
+from kvdiag.engine.memory import is_out_of_memory, let_go
 from kvdiag.prompts import Prompt
 
 SHAPES = {
@@ -42,6 +44,7 @@ SHAPES = {
     },
 }
 CUE, QUESTION, GOLD = 8, 32, 8
+PEERS = 5  # cells that kvpress is timed on
 
 
 def random_model(shape: str, device: str, dtype: torch.dtype) -> Any:
@@ -62,31 +65,30 @@ def random_prompt(vocabulary: int, length: int) -> Prompt:
     return Prompt("", tuple(ids), n_context, QUESTION, gold, ((middle, middle + 24),), "available", None)
 
 
-def measure(model: Any, length: int, matrix: str, max_new_tokens: int, peers: bool) -> dict[str, Any]:
-    """Ratios at one length; the first run of each kind is thrown away."""
+def measure(model: Any, length: int, matrix: str, max_new_tokens: int, end: float) -> Iterator[dict[str, Any]]:
+    """Ratios at one length, part by part; the first run of each kind is thrown away. kvpress only before `end`."""
     prompt, cells = random_prompt(model.config.vocab_size, length), matrix_cells(matrix, ["query_agnostic"])
     nothing: frozenset[int] = frozenset()
-    outcome: dict[str, Any] = {"tokens": length, "cells": len(cells), "matrix": matrix}
     for kind, n in (("agreeing", 1), ("leaving", max_new_tokens)):
         full_cache_run(model, prompt, n, nothing)
         run_matrix(model, prompt, cells, nothing, n)
         _, control = timed(full_cache_run, model, prompt, n, nothing)
         result, spent = timed(run_matrix, model, prompt, cells, nothing, n)
-        outcome[f"matrix / one FullCache run, {kind}"] = spent / control
-        for stage, seconds in result.seconds.items():
-            outcome[f"  {stage}, {kind}"] = seconds / control
+        stages = {f"  {stage}, {kind}": seconds / control for stage, seconds in result.seconds.items()}
+        yield {f"matrix / one FullCache run, {kind}": spent / control} | stages
         failed = [c.id for c in cells if result.views[c].error]
         if failed:
-            outcome["  cells that failed"] = ", ".join(failed)
+            yield {"  cells that failed": ", ".join(failed)}
     kept = (1 + sum(c.setting.keep or 1.0 for c in cells)) / (1 + len(cells))
-    outcome |= roofline(model.config, prompt, result.seconds, 1 + len(cells), kept, model.dtype.itemsize)
-    outcome["peak memory / full cache"] = _memory(model, prompt, cells, max_new_tokens)
-    if peers:
-        for name, peer in (("generation only", kvpress_run), ("same diagnostics", separate_passes)):
-            whole, told = time_peer(peer, model, prompt, cells, 5, max_new_tokens, nothing)
-            outcome[f"kvpress cell by cell, {name} / matrix"] = whole / spent
-        outcome["  kvpress was timed on"] = told
-    return outcome
+    yield roofline(model.config, prompt, result.seconds, 1 + len(cells), kept, model.dtype.itemsize)
+    yield {"peak memory / full cache": _memory(model, prompt, cells, max_new_tokens)}
+    for name, peer, passes in (("generation only", kvpress_run, 1), ("same diagnostics", separate_passes, 5)):
+        what = f"kvpress cell by cell, {name}"
+        if time.monotonic() + PEERS * passes * control > end:
+            yield {what: "left out: no time"}
+            continue
+        whole, told = time_peer(peer, model, prompt, cells, PEERS, max_new_tokens, nothing)
+        yield {f"{what} / matrix": None if whole is None else whole / spent, f"  timed on ({name})": told}
 
 
 def _memory(model: Any, prompt: Prompt, cells: Any, max_new_tokens: int) -> float | None:
@@ -113,15 +115,24 @@ def main() -> None:
     args = parser.parse_args()
     end = time.monotonic() + 60 * args.minutes
     model = random_model(args.shape, args.device, getattr(torch, args.dtype))
-    results: list[dict[str, Any]] = []
     longest = 0.0
     for length in map(int, args.lengths.split(",")):
-        if time.monotonic() + 2.5 * longest > end:  # twice the length takes more than twice the time
-            results.append({"tokens": length, "left out": f"--minutes {args.minutes:g} would not do"})
-            continue
-        result, longest = timed(measure, model, length, args.matrix, args.max_new_tokens, True)
-        results.append({"device": str(model.device), "dtype": args.dtype, "shape": args.shape} | result)
-    report(results, args.json)
+        result: dict[str, Any] = {"device": str(model.device), "dtype": args.dtype, "shape": args.shape}
+        result |= {"matrix": args.matrix, "tokens": length}
+        start = time.monotonic()
+        if start + 2.5 * longest > end:  # twice the length takes more than twice the time
+            result["left out"] = f"--minutes {args.minutes:g} would not do"
+        else:
+            try:
+                for part in measure(model, length, args.matrix, args.max_new_tokens, end):
+                    result |= part
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                result["ended early"] = f"out of memory: {str(error).splitlines()[0]}"
+                let_go()
+        longest = time.monotonic() - start
+        report([result], args.json)  # at once: what is measured is not lost with what comes after
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ def measure(
                 peer = separate_passes if with_kvpress == "diagnostics" else kvpress_run
                 rest = max_new_tokens, model.stop_ids
                 whole, told = time_peer(peer, model.model, prompt, cells, kvpress_cells, *rest)
-                speedups.append(whole / matrix)
+                if whole is not None:
+                    speedups.append(whole / matrix)
     outcome: dict[str, Any] = {
         "tokens": len(prompt.ids),
         "cells": len(cells),

@@ -38,8 +38,8 @@ def matrix_cells(name: str, protocols: list[str]) -> list[Cell]:
 
 def time_peer(
     peer: Callable[..., Any], model: Any, prompt: Prompt, cells: list[Cell], n: int, *rest: Any
-) -> tuple[float, str]:
-    """Seconds that all cells would take by what n of them, at even distances, took; and which those were.
+) -> tuple[float | None, str]:
+    """Seconds that all cells would take by what n of them, at even distances, took (None: all failed); which ones.
 
     Cells that kvpress itself cannot run are left out and named: 0.5.5 gives the layers of ChunkKV unequal lengths
     under one mask, and refuses AdaKV under eager attention.
@@ -54,7 +54,7 @@ def time_peer(
     told = f"{len(seconds)} of {len(cells)} cells, taken for all"
     if failed:
         told += f"; kvpress fails on {', '.join(failed)}"
-    return sum(seconds) / len(seconds) * len(cells), told
+    return (sum(seconds) / len(seconds) * len(cells) if seconds else None), told
 
 
 @torch.no_grad()

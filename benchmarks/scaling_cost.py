@@ -6,6 +6,7 @@ at assumed mean lengths, RULER at its nominal one.
 
 import argparse
 import os
+from dataclasses import replace
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # the model's published sizes are enough
@@ -13,7 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # the model's published sizes are enough
 from common import report
 
 from kvdiag import recipes
-from kvdiag.engine.price import HARDWARE, Load, cost, ledger_bytes, measure
+from kvdiag.engine.price import CONTEXTS, HARDWARE, PUBLISHED, Load, cost, ledger_bytes, measure, peak_bytes
 
 MODEL = "Qwen/Qwen3-8B"
 PAPER = {"ruler_8k": None, "ruler_16k": None, "hotpotqa": 1500, "qasper": 6000}  # tokens, where not nominal
@@ -37,6 +38,18 @@ def priced(name: str, loads: list[Load], times: int = 1) -> dict[str, Any]:
     return result
 
 
+def memory(model: str, tokens: int) -> dict[str, Any]:
+    """One figure of the table of memory by context length, in bfloat16."""
+    shape = PUBLISHED[model]
+    matrix = Load(shape, "", 2, 1, (float(tokens),), "", 16, cells=24, keeps=(0.5,) * 24, replaced=3)
+    return {
+        "what": f"{model}, {tokens} tokens",
+        "cache of one sequence, GB": shape.kv_bytes(tokens, 2) / 1e9,
+        "the paper's 24 cells, GB": peak_bytes(matrix) / 1e9,
+        "a submission's 6 cells, GB": peak_bytes(replace(matrix, cells=6, replaced=0)) / 1e9,
+    }
+
+
 def main() -> None:
     """Price and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -50,6 +63,7 @@ def main() -> None:
             priced("ten times as much (ten models, or ten times the sources)", paper, 10),
             priced("one submission: a method, 3 settings x 2 protocols, on ruler_8k", [submission]),
             priced(f"{SUBMISSIONS} submissions", [submission], SUBMISSIONS),
+            *(memory(model, tokens) for model in (MODEL, "Qwen/Qwen2.5-7B-Instruct") for tokens in CONTEXTS),
         ],
         chosen.json,
     )

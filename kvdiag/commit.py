@@ -31,7 +31,9 @@ def _checked_out(package: Path) -> str | None:
         return None
     commit = _git(package, "rev-parse", "HEAD")
     changed = _git(package, "status", "--porcelain", "--untracked-files=no", ".")
-    return f"{commit}+changes" if commit and changed else commit
+    if commit is None or changed is None:  # a commit that may not be what runs is worse than none
+        return None
+    return f"{commit}+changes" if changed else commit
 
 
 def _git(folder: Path, *command: str) -> str | None:

@@ -126,7 +126,7 @@ def decode_in_groups(
     while todo:
         group = todo[: budget.rows or len(todo)]
         copies = [replace(answers[i], tokens=list(answers[i].tokens)) for i in group]
-        run = partial(_decoded, replay.subset(group), copies, visible[group], n_prompt, stop)
+        run = partial(_decoded, replay, group, copies, visible[group], n_prompt, stop)
         if budget.attempt("decoding", len(group), None, run) is None:
             continue
         for i, done in zip(group, copies, strict=True):
@@ -135,9 +135,10 @@ def decode_in_groups(
 
 
 def _decoded(
-    replay: Replay, answers: list[Answer], visible: torch.Tensor, n_prompt: int, stop: Stop
+    replay: Replay, group: list[int], answers: list[Answer], visible: torch.Tensor, n_prompt: int, stop: Stop
 ) -> list[Answer]:
-    decode(replay, answers, visible, n_prompt, stop)
+    # The copy of the rows is made here, so that it counts as part of the attempt and goes with it.
+    decode(replay.subset(group), answers, visible, n_prompt, stop)
     return answers
 
 

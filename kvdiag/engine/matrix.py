@@ -107,7 +107,6 @@ def run_matrix(
     device = next(model.parameters()).device
     watch = Stopwatch(device)
     stop = Stop(stop_ids, max_new_tokens, never_first)
-    budget = budget or budget_for(model.config, model.dtype, device)
     ids = torch.tensor([prompt.ids[: prompt.n_prefix]], device=device)
     with watch.stage("prefill"):
         with PrefillTap(model, cells, prompt.n_context, prompt.n_prefix, make) as tap:
@@ -120,6 +119,8 @@ def run_matrix(
     if control.finish == "nonfinite":
         raise NonFiniteError("the control's logits are not finite")
     usable = [row for v in tap.views.values() if v.error is None for row in (v, *variants(v))]
+    # By what is free now: the caches are there, and the replay is still to come.
+    budget = budget or budget_for(model.config, model.dtype, device)
     # The control and the query-aware cells feed the cue only, the query-agnostic ones the question too.
     aware = [v for v in usable if v.cell.protocol == "query_aware"]
     agnostic = [v for v in usable if v.cell.protocol == "query_agnostic"]

@@ -1,15 +1,21 @@
 """How much a replay may hold at once: chosen from the memory that is free, and halved when it was too much."""
 
+import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+
+from kvdiag.engine.shape import shape_of
 
 # A replay forward holds at most this many tokens, so that its activations stay small beside the cache.
 TOKENS_PER_FORWARD = 2048
 # Share of the free memory that a forward's activations may take; the rest is for masks, gathers and logits.
 SHARE = 0.25
+_CGROUP = Path("/sys/fs/cgroup")
 
 Result = TypeVar("Result")
 
@@ -37,8 +43,7 @@ class Budget:
             if not is_out_of_memory(error) or n <= 1:
                 raise
         # Outside the handler, whose traceback would keep the failed forward's tensors alive.
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        let_go()
         if tokens_each is None:
             self.rows = n // 2
         else:
@@ -48,21 +53,13 @@ class Budget:
 
 
 def budget_for(config: Any, dtype: torch.dtype, device: torch.device) -> Budget:
-    """The budget for a model on a device: TOKENS_PER_FORWARD, or fewer where little memory is free."""
-    each = activation_bytes(config, dtype)
-    return Budget(tokens=max(1, min(TOKENS_PER_FORWARD, int(free_bytes(device) * SHARE) // each)))
+    """The budget for a model on a device as it is now: TOKENS_PER_FORWARD, or fewer where little memory is free.
 
-
-def activation_bytes(config: Any, dtype: torch.dtype) -> int:
-    """Bytes that a token takes while it passes a layer without gradients: the widest moment, in the MLP.
-
-    Hidden state, residual and norm, gate, up and their product; queries, keys, values and output of attention.
+    Fewer are told as `halved: forward`, since last bits may go by the shape of a batch.
     """
-    heads, kv = config.num_attention_heads, config.num_key_value_heads
-    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    numbers = 3 * config.hidden_size + 3 * config.intermediate_size + (2 * heads + 2 * kv) * dim
-    # Attention parts are merged in float32.
-    return numbers * dtype.itemsize + 2 * heads * dim * 4
+    each = shape_of(config).activation_bytes(dtype.itemsize)
+    tokens = max(1, min(TOKENS_PER_FORWARD, int(free_bytes(device) * SHARE) // each))
+    return Budget(tokens=tokens, halved=["forward"] if tokens < TOKENS_PER_FORWARD else [])
 
 
 def free_bytes(device: torch.device) -> int:
@@ -72,9 +69,33 @@ def free_bytes(device: torch.device) -> int:
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     import psutil
 
-    return int(psutil.virtual_memory().available)
+    return min(int(psutil.virtual_memory().available), _free_of_group(_CGROUP))
+
+
+def _free_of_group(folder: Path) -> int:
+    """What a container or a batch system still allows (cgroup v2); without end where there is no limit to read."""
+    try:
+        limit = int((folder / "memory.max").read_text())
+        used = int((folder / "memory.current").read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # none here, or "max"
+        return sys.maxsize
+    return max(0, limit - used + int(stat.get("inactive_file", 0)))  # the page cache gives way
+
+
+# How errors without a class of their own say it: the CPU's allocator, CUDA's runtime, cuBLAS and cuDNN.
+_SAID = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; a CPU has no error class of its own for it."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Whether an error says that memory ran out."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID)
+
+
+def let_go() -> None:
+    """Give back what a failed run left behind."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -47,9 +47,10 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """The part of the manifest that is the same for the same build."""
+        commit = kvdiag_commit()  # of the process that writes the ledger: not every worker of a pool knows it
         return {
             "recipe": self.recipe.as_dict(),
-            "environment": self.environment,
+            "environment": self.environment | ({"kvdiag_commit": commit} if commit else {}),
             "cells": [c.id for c in self.cells],
         }
 
@@ -102,10 +103,8 @@ def environment(model: LoadedModel, cannot: Mapping[str, Gap]) -> dict[str, Any]
     """What numbers may depend on."""
     packages = ["torch", "transformers", "kvpress", "tokenizers", "numpy", "pyarrow"]
     packages += [name for name in ("hqq", "optimum-quanto") if _installed(name)]
-    commit = kvdiag_commit()
     return {
         "kvdiag": __version__,
-        **({"kvdiag_commit": commit} if commit else {}),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
         "model": model.name,

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvdiag.engine.models import load_config, load_tokenizer
 from kvdiag.engine.plan import check_length
+from kvdiag.engine.shape import Shape, shape_of
 from kvdiag.errors import KvdiagError, UsageError
 from kvdiag.prompts import PromptBuilder
 from kvdiag.recipes import Recipe
@@ -58,44 +59,6 @@ class Assumptions:
     run_bytes: int = 400  # of a row in Parquet
     slot_bytes: int = 4  # of a slot's numbers in `retention`
     text_bytes: float = 1.4  # of a token's text in Parquet
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a decoder that its cost depends on."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocabulary: int
-    tied: bool = False
-
-    @property
-    def linear(self) -> int:
-        """Parameters of the layers' matrices."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
-
-    @property
-    def parameters(self) -> int:
-        """All parameters, norms apart."""
-        return self.linear + self.vocabulary * self.hidden * (1 if self.tied else 2)
-
-    def kv_bytes(self, positions: float, element: int) -> float:
-        """Bytes of the keys and values of a sequence."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * element * positions
-
-    def prefill_flops(self, n: float) -> float:
-        """Of a causal pass over n tokens, without the output layer."""
-        return 2 * self.linear * n + 2 * self.layers * self.heads * self.head_dim * n * n
-
-    def step_flops(self, tokens: float, keys: float, logits: float = 1) -> float:
-        """Of tokens that each see so many keys; `logits` of them go through the output layer."""
-        attention = 4 * self.layers * self.heads * self.head_dim * keys
-        return tokens * (2 * self.linear + attention) + logits * 2 * self.hidden * self.vocabulary
 
 
 # For a look at a model that cannot be fetched here; figures of its published config.json.
@@ -165,21 +128,6 @@ def _shape(recipe: Recipe) -> tuple[Shape, str]:
     return shape_of(config), CONFIG
 
 
-def shape_of(config: Any) -> Shape:
-    """The sizes of a model, by its config."""
-    heads = config.num_attention_heads
-    return Shape(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        intermediate=config.intermediate_size,
-        vocabulary=config.vocab_size,
-        tied=bool(getattr(config, "tie_word_embeddings", False)),
-    )
-
-
 def _lengths(recipe: Recipe, tokens: int | None, here: bool) -> tuple[int, tuple[float, ...], str, float]:
     """Sources, their prompt tokens, how those are known, and the mean limit of new tokens. here: is the model?"""
     new = float(recipe.max_new_tokens or NEW_TOKENS)
@@ -222,12 +170,14 @@ def peak_bytes(load: Load) -> float:
     """Bytes on the GPU at the longest source.
 
     Weights; the full cache, and half of it again for the replay; for each cell that replaces keys and values
-    (quantized, merged) another cache; for each other one a bit of mask, held as a byte, a position and KV head.
+    (quantized, merged) another cache; for each other one, a position and KV head, a mask held as a byte and the
+    bias that a decoding step makes of it; and what the prefill's tokens take while they pass a layer.
     """
     shape, longest = load.shape, max(load.lengths)
     cache = shape.kv_bytes(longest, load.element)
-    masks = (load.cells - load.replaced) * shape.layers * shape.kv_heads * longest
-    return shape.parameters * load.element + (1.5 + load.replaced) * cache + masks
+    masks = (load.cells - load.replaced) * shape.layers * shape.kv_heads * longest * (1 + load.element)
+    passing = longest * shape.activation_bytes(load.element)
+    return shape.parameters * load.element + (1.5 + load.replaced) * cache + masks + passing
 
 
 def cost(load: Load, hardware: Hardware, given: Assumptions = Assumptions()) -> Cost:

@@ -2,13 +2,15 @@
 
 import re
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kvdiag.engine.decode import stop_rule
 from kvdiag.engine.matrix import MatrixResult, NonFiniteError, run_matrix
-from kvdiag.engine.memory import is_out_of_memory
+from kvdiag.engine.memory import Budget, is_out_of_memory
 from kvdiag.engine.models import LoadedModel
+from kvdiag.engine.parts import in_parts
 from kvdiag.engine.plan import Plan
 from kvdiag.engine.rows import Gap, Subject, records
 from kvdiag.engine.views import Cell
@@ -81,7 +83,8 @@ def run_source(plan: Plan, prompts: PromptBuilder, source: Source) -> tuple[dict
     outcome: Any = _too_long(plan.model, source, prompt)
     seconds: dict[str, float] = {}
     if outcome is None:
-        outcome = _run_cells(plan, source, prompt, [c for c in plan.cells if c not in gaps])
+        outcome, too_much = _run_cells(plan, source, prompt, [c for c in plan.cells if c not in gaps])
+        gaps |= too_much
         seconds = {} if isinstance(outcome, Gap) else outcome.seconds
     subject = Subject(source, prompt, plan.model.name, plan.model.tokenizer)
     halved = outcome.halved if isinstance(outcome, MatrixResult) else []
@@ -96,26 +99,34 @@ def _too_long(model: LoadedModel, source: Source, prompt: Prompt) -> Gap | None:
     return Gap("unsupported", "over_length", f"{needed} tokens; {model.name} has {model.max_positions} positions")
 
 
-def _run_cells(plan: Plan, source: Source, prompt: Prompt, cells: list[Cell]) -> MatrixResult | Gap:
+def _run_cells(
+    plan: Plan, source: Source, prompt: Prompt, cells: list[Cell]
+) -> tuple[MatrixResult | Gap, dict[Cell, Gap]]:
+    """What the cells gave, or why there is nothing; and the cells that were too much even by themselves."""
     model = plan.model
     stop = stop_rule(source, model.stop_ids, model.tokenizer)
-    try:
+
+    def run(some: Sequence[Cell], budget: Budget | None) -> MatrixResult:
         return run_matrix(
             model.model,
             prompt,
-            cells,
+            some,
             stop.ids,
             stop.max_new_tokens,
             model.tokenizer,
             plan.make,
             never_first=stop.never_first,
+            budget=budget,
         )
+
+    try:
+        return in_parts(run, cells)
     except NonFiniteError as error:
-        return Gap("failed", "nonfinite", str(error))
+        return Gap("failed", "nonfinite", str(error)), {}
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return Gap("failed", "oom", _first_line(error))
+        return Gap("failed", "oom", _first_line(error)), {}
 
 
 def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:

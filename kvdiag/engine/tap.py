@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
+from kvdiag.engine.memory import is_out_of_memory
 from kvdiag.engine.views import Cell, CellView, SharedPrefix
 from kvdiag.errors import KvdiagError
 from kvdiag.methods.adapters.base import Adapter, LayerChoice, LayerInput, PrefillInput, ScoreBoard
@@ -106,9 +107,11 @@ class PrefillTap:
         start = time.perf_counter()
         try:
             return call()
-        except (torch.OutOfMemoryError, MemoryError, KvdiagError):
-            raise  # the source's or the shared cache's trouble, not this method's alone
+        except KvdiagError:
+            raise  # the shared cache's trouble, not this method's alone
         except Exception as error:
+            if is_out_of_memory(error):
+                raise  # fewer cells may try
             group.fail(error)
             return None
         finally:

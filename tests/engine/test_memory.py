@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from kvdiag.engine import matrix
-from kvdiag.engine.memory import TOKENS_PER_FORWARD, Budget, activation_bytes, budget_for
+from kvdiag.engine.memory import TOKENS_PER_FORWARD, Budget, _free_of_group, budget_for, is_out_of_memory
 from kvdiag.engine.replay import Replay
+from kvdiag.engine.shape import shape_of
 from kvdiag.engine.views import Cell
 from kvdiag.methods import catalogue
 from kvdiag.methods.settings import parse_setting
@@ -65,6 +66,50 @@ def test_half_the_rows_go_on_with_the_same_answers(monkeypatch, name, stage, mos
     assert len(too_much) == len(found.halved)
 
 
+def test_the_copy_of_the_rows_counts_as_part_of_the_attempt(monkeypatch):
+    whole, asked = Replay.subset, []
+
+    def subset(self, index):
+        asked.append(len(index))
+        if len(index) > 2:
+            raise torch.OutOfMemoryError("planted")
+        return whole(self, index)
+
+    monkeypatch.setattr(Replay, "subset", subset)
+    found = outcome()
+    assert max(asked) > 2 and set(found.halved) == {"decoding"}
+    monkeypatch.undo()
+    same(outcome(), found)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (torch.OutOfMemoryError("x"), True),
+        (MemoryError(), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_how_errors_say_it(error, is_memory):
+    assert is_out_of_memory(error) is is_memory
+
+
+def test_a_limit_of_the_batch_system_counts(tmp_path):
+    assert _free_of_group(tmp_path) > 2**60  # no control group here
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
+    assert _free_of_group(tmp_path) > 2**60
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert _free_of_group(tmp_path) == 1000 - 700 + 100
+    (tmp_path / "memory.current").write_text("1200\n")
+    assert _free_of_group(tmp_path) == 0
+
+
 @pytest.mark.parametrize("name", ["feed_tree", "step"])
 def test_a_row_that_is_too_much_alone_fails(monkeypatch, name):
     limited(monkeypatch, name, 0)
@@ -83,11 +128,13 @@ def test_other_errors_are_not_taken_for_memory(monkeypatch):
 
 def test_little_free_memory_means_smaller_forwards(monkeypatch):
     model = tiny_model("llama")
-    each = activation_bytes(model.config, model.dtype)
+    each = shape_of(model.config).activation_bytes(model.dtype.itemsize)
     device = torch.device("cpu")
     for free, tokens in ((10**12, TOKENS_PER_FORWARD), (each * 4 * 100, 100), (0, 1)):
         monkeypatch.setattr("kvdiag.engine.memory.free_bytes", lambda _, free=free: free)
-        assert budget_for(model.config, model.dtype, device).tokens == tokens
+        budget = budget_for(model.config, model.dtype, device)
+        assert budget.tokens == tokens
+        assert budget.halved == ([] if tokens == TOKENS_PER_FORWARD else ["forward"])  # told in the manifest
     assert Budget(tokens=100).rows_of(30) == 3
     assert Budget(tokens=10).rows_of(30) == 1
 
@@ -112,4 +159,4 @@ def test_the_estimate_covers_the_widest_moment(arch):
     with torch.no_grad():
         model.model(torch.arange(n)[None] % 50, use_cache=False)
     handle.remove()
-    assert 0 < widest / n <= activation_bytes(model.config, model.dtype)
+    assert 0 < widest / n <= shape_of(model.config).activation_bytes(model.dtype.itemsize)
