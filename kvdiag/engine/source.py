@@ -55,8 +55,10 @@ def attempt(plan: Plan, prompts: PromptBuilder, source: Source) -> SourceDone:
     return SourceDone(source, failed_rows(plan, prompts, source, failures[-1].error), {}, tuple(failures), True)
 
 
-def failed_rows(plan: Plan, prompts: PromptBuilder, source: Source, detail: str) -> dict[str, Any]:
-    """Rows of a source that could not be run: `failed: exception`, each with the detail."""
+def failed_rows(
+    plan: Plan, prompts: PromptBuilder, source: Source, detail: str, reason: str = "exception"
+) -> dict[str, Any]:
+    """Rows of a source that could not be run: `failed`, each with reason and detail."""
     try:
         prompt = prompts.build(source)
         gaps = _gaps(plan, prompt)
@@ -64,7 +66,7 @@ def failed_rows(plan: Plan, prompts: PromptBuilder, source: Source, detail: str)
         prompt = Prompt("", (), 0, 0, (), (), "failed", "exception", (), "failed", "exception")
         gaps = {cell: gap for cell in plan.cells if (gap := _never(plan, cell)) is not None}
     subject = Subject(source, prompt, plan.model.name, plan.model.tokenizer)
-    return records(subject, plan.cells, Gap("failed", "exception", detail), gaps)
+    return records(subject, plan.cells, Gap("failed", reason, detail), gaps)
 
 
 def described(error: BaseException) -> str:

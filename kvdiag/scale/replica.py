@@ -37,9 +37,13 @@ class Replica:
         self._plan: Plan | None = None
         self._prompts: PromptBuilder | None = None
 
+    def where(self) -> str:
+        """The node it is on."""
+        return _node()
+
     def start(self, recipe: "Recipe", threads: int, folder: str) -> Started | KvdiagError:
         """Load the model. folder: where the driver stands, for paths as the user wrote them."""
-        os.environ["OMP_NUM_THREADS"] = str(threads)  # Ray says 1
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # Ray says what it reserved
         if Path(folder).is_dir():
             os.chdir(folder)
         import torch
@@ -79,13 +83,17 @@ class Replica:
         assert self._plan is not None and self._prompts is not None
         return attempt(self._plan, self._prompts, source)
 
-    def give_up(self, source: "Source", detail: str) -> "SourceDone":
-        """Rows of a source that other workers died of: `failed: exception`, without running it."""
+    def give_up(self, source: "Source", deaths: int, for_memory: bool) -> "SourceDone":
+        """Rows of a source that other workers died of, and that is not run: `failed: exception` or `oom`."""
         from kvdiag.engine.source import Failure, SourceDone, failed_rows
 
         assert self._plan is not None and self._prompts is not None
+        if for_memory:
+            detail = f"the worker was killed for memory {deaths} times while it ran this source"
+            return SourceDone(source, failed_rows(self._plan, self._prompts, source, detail, "oom"), {})
+        detail = f"the worker died {deaths} times while it ran this source"
         rows = failed_rows(self._plan, self._prompts, source, detail)
-        return SourceDone(source, rows, {}, (Failure(source.source_id, 0, detail, detail),), failed=True)
+        return SourceDone(source, rows, {}, (Failure(source.source_id, deaths, detail, detail),), failed=True)
 
 
 def _node() -> str:

@@ -66,29 +66,35 @@ def cluster(monkeypatch):
 
 
 class Trouble(Watcher):
-    """Kills a worker at the third source, a node at the sixth; and every worker that gets the deadly source."""
+    """Kills a worker at the third source, another one's node at the sixth; and all that get the deadly source."""
 
     def __init__(self, cluster, runner, deadly):
         self.cluster, self.runner, self.deadly = cluster, runner, deadly
         self.done = self.deaths = 0
-        self.started, self.warnings = [], []
+        self.started, self.warnings, self.killed = [], [], set()
 
-    def _pid(self, name):
-        (worker,) = [w for w in self.runner._workers if w.name == name]
-        return worker.started.pid
+    def _up(self):
+        return next(w for w in self.runner._workers if w.name not in self.killed)
+
+    def _kill(self, worker):
+        self.killed.add(worker.name)
+        os.kill(worker.started.pid, signal.SIGKILL)
 
     def source_started(self, source, worker=None):
         self.started.append(source.source_id)
         if source.source_id == self.deadly and self.deaths < 3:
             self.deaths += 1
-            os.kill(self._pid(worker), signal.SIGKILL)
+            self._kill(next(w for w in self.runner._workers if w.name == worker))
 
     def source_done(self, source, seconds):
         self.done += 1
         if self.done == 3:
-            os.kill(self.runner._workers[0].started.pid, signal.SIGKILL)
+            self._kill(self._up())
         if self.done == 6:
-            self.cluster.remove_node(self.cluster.nodes[0], allow_graceful=False)
+            # That of a worker which is up: of one that loads it may not be noticed before the end, and of one that
+            # was killed it would hide that.
+            node = next(n for n in self.cluster.nodes if n.node_id == self._up().started.node)
+            self.cluster.remove_node(node, allow_graceful=False)
             self.cluster.add_node(num_cpus=1, object_store_memory=STORE)
 
     def warned(self, text):
