@@ -183,6 +183,10 @@ def summarise(ledger: Path, manifest: dict[str, Any]) -> None:
     if exceptions := manifest["build"].get("exceptions"):
         source, error = next(iter(exceptions.items()))
         click.echo(f"\n{len(exceptions)} sources ended in an exception and have no answers, as {source}: {error}")
+    if too_much := manifest["build"].get("out_of_memory"):
+        click.echo(
+            f"\nMemory did not do for {sum(too_much.values())} runs of {len(too_much)} sources (failed: oom)"
+        )
     if seconds:
         stages = ", ".join(f"{k} {v:.0f}" for k, v in seconds.items())
         click.echo(f"\nSeconds by stage: {stages}")

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from kvdiag.engine.plan import Plan, environment, make_plan
-from kvdiag.engine.sound import sound
+from kvdiag.engine.sound import once_more, sound
 from kvdiag.engine.source import SourceDone, attempt, run_source
 from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.watch import Watcher, memory
 from kvdiag.errors import DataError
 from kvdiag.ledger.finish import write_ledger
-from kvdiag.ledger.intact import damage, refuse_damaged
+from kvdiag.ledger.intact import damage, refuse_altered, refuse_damaged
 from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
 from kvdiag.ledger.work import WorkFolder, check_recipe, refuse_other
 from kvdiag.methods import catalogue
@@ -92,7 +92,8 @@ def build(
     ledger is whole, `.work` in it or any fsspec address.
 
     Raises UsageError or RefusedError before anything is written when the recipe cannot be built there, DataError
-    when a finished ledger there is damaged or the disk is full, Stopped when the switch was asked.
+    when a finished ledger there is damaged, the disk is full or the store does not answer, Stopped when the switch
+    was asked.
     """
     watcher, runner, switch = watcher or Watcher(), runner or LocalRunner(), switch or StopSwitch()
     check_recipe(out, recipe.as_dict())
@@ -107,8 +108,8 @@ def build(
         if (out / MANIFEST).is_file():  # finished meanwhile by another process, or killed as it tidied up
             manifest = _finished(plan)
             if not damage(out, manifest):
-                work.remove()
                 watcher.planned(plan, len(plan.sources))
+                _tidy(work, watcher)
                 return manifest
         with work.writing(_ids(plan)):
             work.adopt(plan.as_dict())
@@ -118,6 +119,7 @@ def build(
 def _finished(plan: Plan) -> dict[str, Any]:
     """The manifest of the ledger that is there, which must be this plan's."""
     manifest = read_manifest(plan.out)
+    refuse_altered(plan.out, manifest)
     refuse_other(plan.out, manifest, plan.as_dict())
     return manifest
 
@@ -130,10 +132,8 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
     for text in work.damaged:
         watcher.warned(text)
     writing = 0.0
-    with switch.deferred(), closing(runner.run(plan, todo, watcher, switch)) as found:
-        for done in sound(
-            _told(found, watcher), _works, _error, lambda: _again(plan, work, runner, switch), switch
-        ):
+    with switch.deferred(), closing(_ends(plan, todo, work, watcher, runner, switch)) as found:
+        for done in sound(found, _works, _error, lambda: _again(plan, work, runner, switch), switch):
             start = time.perf_counter()
             with work.writing(_ids(plan)):
                 # Stages go into the work file, so that a resumed build can tell those of all its sources.
@@ -160,13 +160,35 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
                 **runner.about(),
             },
         )
-    work.remove()
+    _tidy(work, watcher)
     watcher.finished(manifest)
     return manifest
 
 
+def _tidy(work: WorkFolder, watcher: Watcher) -> None:
+    left = work.remove()
+    if left:
+        watcher.warned(left)
+
+
 def _ids(plan: Plan) -> list[str]:
     return [source.source_id for source in plan.sources]
+
+
+def _ends(
+    plan: Plan, todo: Sequence[Source], work: WorkFolder, watcher: Watcher, runner: Runner, switch: StopSwitch
+) -> Generator[SourceDone]:
+    """Sources as they end; those that ran out of memory once more, after all others."""
+
+    def again(waiting: list[SourceDone]) -> Iterator[SourceDone]:
+        watcher.warned(f"{len(waiting)} sources ran out of memory, in all or some cells; they are run once more")
+        with closing(runner.run(plan, [done.source for done in waiting], watcher, switch)) as found:
+            yield from _told(found, watcher)
+
+    with closing(runner.run(plan, todo, watcher, switch)) as found:
+        yield from once_more(
+            _told(found, watcher), _too_much, _works, again, lambda: _ran_before(plan, work) is not None, switch
+        )
 
 
 def _told(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]:
@@ -186,18 +208,35 @@ def _ran(records: dict[str, Any]) -> bool:
     return bool(records["control"]["status"] == "available")
 
 
+def _too_much(done: SourceDone) -> bool:
+    return done.records["control"]["reason"] == "oom" or _out_of_memory(done.records) > 0
+
+
+def _out_of_memory(records: dict[str, Any]) -> int:
+    """Runs that memory did not do for."""
+    return sum(run["reason"] == "oom" for run in records["runs"])
+
+
 def _error(done: SourceDone) -> str | None:
     return done.failures[-1].error if done.failed else None
 
 
 def _again(plan: Plan, work: WorkFolder, runner: Runner, switch: StopSwitch) -> bool:
     """Whether a source that ran well runs well now; its rows are not taken again."""
+    source = _ran_before(plan, work)
+    if source is None:
+        return False
+    with closing(runner.run(plan, [source], Watcher(), switch)) as found:
+        return any(_works(done) for done in found)
+
+
+def _ran_before(plan: Plan, work: WorkFolder) -> Source | None:
+    """The first committed source that the model ran."""
     for source in plan.sources:
         records = work.load(source.source_id)
         if records is not None and _ran(records):
-            with closing(runner.run(plan, [source], Watcher(), switch)) as found:
-                return any(_works(done) for done in found)
-    return False
+            return source
+    return None
 
 
 def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str, float], dict[str, Any]]:
@@ -205,6 +244,7 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
     parts: dict[str, list[pa.Table]] = {"sources": [], "controls": [], "runs": [], "retention": []}
     seconds: dict[str, float] = {}
     exceptions: dict[str, str] = {}
+    too_much: dict[str, int] = {}  # runs of a source that memory did not do for
     halved: dict[str, list[str]] = {}  # stages in which memory ran out and fewer rows went on at once
     for first in range(0, len(plan.sources), BATCH):
         rows = [_committed(work, source) for source in plan.sources[first : first + BATCH]]
@@ -215,6 +255,8 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
         for row in rows:
             for stage, spent in row["seconds"].items():
                 seconds[stage] = seconds.get(stage, 0.0) + spent
+            if n := _out_of_memory(row):
+                too_much[row["source"]["source_id"]] = n
             if "halved" in row:
                 halved[row["source"]["source_id"]] = row["halved"]
             if (row["control"]["status"], row["control"]["reason"]) == ("failed", "exception"):
@@ -224,7 +266,7 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
     return (
         tables | {"methods": to_table("methods", methods)},
         seconds,
-        {"exceptions": exceptions, "halved": halved},
+        {"exceptions": exceptions, "out_of_memory": too_much, "halved": halved},
     )
 
 

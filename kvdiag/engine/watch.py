@@ -6,6 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,23 +73,46 @@ class Watchers(Watcher):
 
 
 class EventLog(Watcher):
-    """One JSON object a line for each event, with the time and the memory in use."""
+    """One JSON object a line for each event, with the time and the memory in use.
+
+    A log that can no longer be written (a full disk, a reader that has gone) is given up with a line on stderr:
+    the build is worth more than its log.
+    """
 
     def __init__(self, target: str) -> None:
         """target: a file to add to, or `-` for stdout. Raises OSError when it cannot be opened."""
         path = Path(target)
-        self._file: IO[str] = sys.stdout if target == "-" else path.open("a", encoding="utf-8")
+        self._target = target
+        self._file: IO[str] | None = sys.stdout if target == "-" else path.open("a", encoding="utf-8")
         self._started = time.monotonic()
         self._done = self._total = 0
 
     def _write(self, event: str, **fields: Any) -> None:
+        if self._file is None:
+            return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         seconds = round(time.monotonic() - self._started, 3)
-        print(
-            json.dumps({"event": event, "time": now, "elapsed_seconds": seconds, **fields}),
-            file=self._file,
-            flush=True,
-        )
+        line = json.dumps({"event": event, "time": now, "elapsed_seconds": seconds, **fields})
+        try:
+            print(line, file=self._file, flush=True)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        """Say so once, and write no more."""
+        file, self._file = self._file, None
+        with suppress(OSError):  # stderr may be as full
+            print(
+                f"warning: --log-json {self._target}: cannot be written ({error.strerror or error}); "
+                "the build goes on without its log",
+                file=sys.stderr,
+                flush=True,
+            )
+        if file is sys.stdout:
+            _discard_stdout()
+        elif file is not None:
+            with suppress(OSError):  # what is left in its buffer
+                file.close()
 
     def planned(self, plan: Plan, done: int) -> None:
         self._done, self._total = done, len(plan.sources)
@@ -128,8 +152,21 @@ class EventLog(Watcher):
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not sys.stdout:
+        if self._file is None or self._file is sys.stdout:
+            return
+        try:
             self._file.close()
+        except OSError as error:  # some file systems tell only now that there was no room
+            self._give_up(error)
+
+
+def _discard_stdout() -> None:
+    """Lead stdout nowhere: what is left in its buffer would fail again at the program's end."""
+    with suppress(OSError, ValueError):
+        stdout = sys.stdout.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stdout)
+        os.close(nowhere)
 
 
 def memory() -> dict[str, int]:

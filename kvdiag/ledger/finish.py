@@ -13,6 +13,7 @@ from kvdiag import __version__
 from kvdiag.diagnostics.signatures import FROZEN, Thresholds
 from kvdiag.ledger import card, derive
 from kvdiag.ledger.files import sha256, to_json, write_atomic
+from kvdiag.ledger.intact import describe_card, manifest_damage, sealed
 from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest, table_file
 from kvdiag.ledger.parquet import write_table
 from kvdiag.records.schema import TABLES, arrow_schema, schema_version
@@ -60,9 +61,7 @@ def write_ledger(
         "files": files,
         "build": build,
     }
-    write_atomic(ledger / CARD, card.render(manifest).encode("utf-8"))
-    write_atomic(ledger / MANIFEST, to_json(manifest, indent=1))
-    return manifest
+    return _write_texts(ledger, manifest)
 
 
 def add_table(ledger: Path, table: str, data: pa.Table) -> dict[str, Any]:
@@ -71,6 +70,7 @@ def add_table(ledger: Path, table: str, data: pa.Table) -> dict[str, Any]:
     Files first, manifest last: killed in between, the ledger is the old one with a file it does not name.
     """
     manifest = read_manifest(ledger)
+    intact = manifest_damage(manifest) is None  # a new seal would hide what is wrong with one that is not
     files = [f for f in manifest["files"] if f["table"] != table]
     for split, part in _splits(data):
         name = table_file(table, split)
@@ -79,7 +79,16 @@ def add_table(ledger: Path, table: str, data: pa.Table) -> dict[str, Any]:
     manifest["files"] = files
     manifest["rows"][table] = data.num_rows
     manifest["schema_versions"][table] = schema_version(table)
-    write_atomic(ledger / CARD, card.render(manifest).encode("utf-8"))
+    return _write_texts(ledger, manifest, reseal=intact)
+
+
+def _write_texts(ledger: Path, manifest: dict[str, Any], reseal: bool = True) -> dict[str, Any]:
+    """Write card and manifest; returns the manifest, with the digests of both."""
+    text = card.render(manifest).encode("utf-8")
+    manifest = manifest | {"card": describe_card(text)}
+    if reseal:
+        manifest = sealed(manifest)
+    write_atomic(ledger / CARD, text)
     write_atomic(ledger / MANIFEST, to_json(manifest, indent=1))
     return manifest
 

@@ -2,7 +2,8 @@
 
 import posixpath
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ OWN = "kvdiag-work"
 
 
 class Store(Protocol):
-    """Small named files. `place` names it in messages."""
+    """Small named files. `place` names it in messages. What goes wrong with them is an OSError."""
 
     place: str
 
@@ -68,20 +69,34 @@ class RemoteStore:
     def read(self, name: str) -> bytes | None:
         """A file's bytes; None when it is not there."""
         try:
-            data: Any = self._system.cat_file(self._path(name))
+            with _answering():
+                data: Any = self._system.cat_file(self._path(name))
         except FileNotFoundError:
             return None
         return bytes(data)
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a file, whole."""
-        self._system.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
-        self._system.pipe_file(self._path(name), data)
+        with _answering():
+            self._system.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
+            self._system.pipe_file(self._path(name), data)
 
     def remove(self) -> None:
         """Take away our folder; what else is at the address stays."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), _answering():
             self._system.rm(self._root, recursive=True)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """File systems' own errors (no login, no connection) are OSErrors, whichever library raises them."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0]
+        raise OSError(f"{type(error).__name__}: {text}") from error
 
 
 def open_store(address: str | None, ledger_work: Path) -> Store:

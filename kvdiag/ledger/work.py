@@ -1,5 +1,6 @@
 """Work in progress: the plan, and one committed file a source. A kill loses at most the source in hand."""
 
+import errno
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,12 +13,14 @@ from kvdiag import recipes
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger import faults
 from kvdiag.ledger.files import make_folder, seal, to_json, unseal
+from kvdiag.ledger.intact import refuse_altered
 from kvdiag.ledger.layout import MANIFEST, WORK, read_manifest
 from kvdiag.ledger.store import LocalStore, Store, open_store
 from kvdiag.records.keys import content_hash
 
 PLAN = "plan.json"
 LOCK = ".lock"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class WorkFolder:
@@ -33,6 +36,8 @@ class WorkFolder:
         self.damaged: list[str] = []
         self._here = LocalStore(self.folder)  # says that a build is under way, wherever its files are
         self._store: Store = open_store(address, self.folder)
+        # Which sources are committed, as far as they were asked for: a store that fails cannot be asked again.
+        self._kept: dict[str, bool] = {}
         self._named = f"--out {ledger}" + (f" or --work {address}" if address else "")
 
     @contextmanager
@@ -59,59 +64,101 @@ class WorkFolder:
         try:
             yield
         except OSError as error:
-            kept = sum(self.load(source_id) is not None for source_id in source_ids)
+            # Nothing was asked for yet where the plan could not be written. Reads may well fail too.
+            with suppress(DataError):
+                for source_id in source_ids:
+                    if source_id not in self._kept:
+                        self.load(source_id)
+            n = sum(self._kept.get(source_id, False) for source_id in source_ids)
+            kept = f"{n}" if self._kept.keys() >= set(source_ids) else f"at least {n}"
+            mend = "make room" if error.errno in _NO_ROOM else "see that it can be written"
             raise DataError(
                 f"{self._named}: cannot be written ({error.strerror or error}); {kept} of {len(source_ids)} "
-                "sources are kept: make room and run the same command again"
+                f"sources are kept: {mend} and run the same command again"
             ) from error
 
     def adopt(self, plan: dict[str, Any]) -> None:
         """Begin or go on with a plan. Raises RefusedError when the folder holds another one."""
         plan = json.loads(to_json(plan))
         for store in dict.fromkeys((self._here, self._store)):
-            old = _read_plan(store)
+            old = _read_plan(store, self._named)
             if old is not None:
                 refuse_other(self.ledger, old, plan)
             else:
                 store.write(PLAN, seal("plan", plan))
 
     def load(self, source_id: str) -> dict[str, Any] | None:
-        """The committed records of a source; None when it is to do, its file damaged included (see `damaged`)."""
-        name = _file(source_id)
-        data = self._store.read(name)
-        if data is None:
-            return None
+        """The committed records of a source; None when it is to do, its file damaged included (see `damaged`).
+
+        Raises DataError when the store cannot be read.
+        """
+        name = f"{self._store.place}/{_file(source_id)}"
+        try:
+            data = self._store.read(_file(source_id))
+        except OSError as error:
+            raise DataError(
+                f"{self._named}: {name} cannot be read ({error.strerror or error}); of the sources read so far "
+                f"{sum(self._kept.values())} are kept: see that it can be read (or remove it: its source is run "
+                "again) and run the same command again"
+            ) from error
+        records = None if data is None else self._opened(source_id, name, data)
+        self._kept[source_id] = records is not None
+        return records
+
+    def _opened(self, source_id: str, name: str, data: bytes) -> dict[str, Any] | None:
+        """The records in a committed file; None when they are damaged."""
         try:
             records = unseal("records", data)
             if records["source"]["source_id"] != source_id:
                 raise ValueError("holds another source")
         except (ValueError, KeyError, TypeError) as error:
-            self.damaged.append(f"{self._store.place}/{name}: damaged ({error}); {source_id} is done again")
+            self.damaged.append(f"{name}: damaged ({error}); {source_id} is done again")
             return None
-        return records
+        return dict(records)
 
     def commit(self, records: dict[str, Any]) -> None:
         """Keep a source's rows: {"source": row, "control": row, "runs": [rows]}, and what else belongs to it."""
-        self._store.write(_file(records["source"]["source_id"]), seal("records", records))
+        source_id = records["source"]["source_id"]
+        self._store.write(_file(source_id), seal("records", records))
+        self._kept[source_id] = True
 
-    def remove(self) -> None:
-        """The ledger is whole; the lock's file and the work files go. Another call ends what a kill left."""
+    def remove(self) -> str | None:
+        """The ledger is whole; the lock's file and the work files go. Another call ends what a kill left.
+
+        What stays because the store does not answer is told, no error: the ledger is there.
+        """
         faults.point("work:finished")
         with suppress(OSError):
             (self.ledger / LOCK).unlink(missing_ok=True)
         faults.point("work:unlocked")
-        self._store.remove()
+        try:
+            self._store.remove()
+        except OSError as error:
+            return (
+                f"{self._store.place}: cannot be removed ({error.strerror or error}); the ledger {self.ledger} is "
+                "whole: remove it, or run the same command again"
+            )
         self._here.remove()
         faults.point("work:removed")
+        return None
 
 
 def _file(source_id: str) -> str:
     return f"sources/{content_hash(source_id, length=24)}.json"
 
 
-def _read_plan(store: Store) -> dict[str, Any] | None:
-    """The plan of a build under way. Raises DataError when its file is damaged: what it holds is then unknown."""
-    data = store.read(PLAN)
+def _read_plan(store: Store, named: str) -> dict[str, Any] | None:
+    """The plan of a build under way. Raises DataError when its file is damaged: what it holds is then unknown.
+
+    named: the flags that say where it is.
+    """
+    try:
+        data = store.read(PLAN)
+    except OSError as error:
+        raise DataError(
+            f"{named}: {store.place}/{PLAN} cannot be read ({error.strerror or error}); see that it can be read "
+            "and run the same command again"
+        ) from error
     if data is None:
         return None
     try:
@@ -136,9 +183,10 @@ def refuse_other(ledger: Path, old: dict[str, Any], new: dict[str, Any]) -> None
 
 def check_recipe(ledger: Path, recipe: dict[str, Any]) -> None:
     """Refuse another recipe's folder before anything is loaded."""
-    old = _read_plan(LocalStore(ledger / WORK))
+    old = _read_plan(LocalStore(ledger / WORK), f"--out {ledger}")
     if old is None and (ledger / MANIFEST).is_file():
         old = read_manifest(ledger)
+        refuse_altered(ledger, old)
     if old is None:
         if ledger.exists() and not ledger.is_dir():
             raise UsageError(f"--out {ledger}: is a file; name a folder")

@@ -13,6 +13,7 @@ from kvdiag.errors import DataError
 from kvdiag.ledger import card
 from kvdiag.ledger.coverage import coverage
 from kvdiag.ledger.files import sha256, to_json
+from kvdiag.ledger.intact import with_another_card
 from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 from kvdiag.ledger.parquet import write_table
 from kvdiag.publish import croissant, licences
@@ -109,6 +110,7 @@ def gather(ledger: Path, scratch: Path, redistributable: Redistributable, own_te
                 kept = stripped.filter(pc.field("text_status") == "available")
                 present |= set(pc.unique(kept["workload"]).to_pylist())
         files[entry["path"]] = path
+    manifest = with_another_card(manifest)
     files[MANIFEST] = to_json(manifest, indent=1)
     if (ledger / LICENCE).is_file():
         files[LICENCE] = ledger / LICENCE

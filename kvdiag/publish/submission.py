@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger.files import sha256, to_json
+from kvdiag.ledger.intact import with_another_card
 from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 from kvdiag.ledger.parquet import write_table
 from kvdiag.publish.claims import FACTS, FORM, contact_of, disagreements, evaluation_of, folder_of
@@ -100,7 +101,7 @@ def pack(evaluation: Path, contact: str, scratch: Path) -> Submission:
             files[entry["path"]] = path.read_bytes()  # the scratch folder goes
         else:
             files[entry["path"]] = path
-    files[MANIFEST] = to_json(_public(manifest), indent=1)
+    files[MANIFEST] = to_json(with_another_card(_public(manifest)), indent=1)
     files[FACTS] = to_json(facts, indent=1)
     files[CARD] = _card(evaluation, facts).encode("utf-8")
     return Submission(facts["folder"], facts, files)

@@ -9,7 +9,8 @@ import jsonschema
 from kvdiag.errors import DataError
 from kvdiag.ledger import derive
 from kvdiag.ledger.files import sha256
-from kvdiag.ledger.layout import MANIFEST, read_manifest
+from kvdiag.ledger.intact import CARD_MEND, card_damage, manifest_damage
+from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 from kvdiag.query.connection import table_sql
 from kvdiag.query.run import fetch
 from kvdiag.records.schema import TABLES, json_schema, schema_version
@@ -27,7 +28,7 @@ def check(ledger: Path) -> list[Finding]:
     found = _check_manifest(manifest)
     if found:
         return found
-    found = _check_files(ledger, manifest)
+    found = _check_texts(ledger, manifest) + _check_files(ledger, manifest)
     broken = {f.file for f in found if f.rule != "hash"}
     for entry in manifest["files"]:
         if entry["path"] not in broken:
@@ -57,6 +58,18 @@ def _check_manifest(manifest: dict[str, Any]) -> list[Finding]:
             message = f"{table} has contract version {version}; this kvdiag reads {schema_version(table)}"
             found.append(Finding("schema_version", message, MANIFEST, table))
     return found
+
+
+def _check_texts(ledger: Path, manifest: dict[str, Any]) -> list[Finding]:
+    """Whether manifest and card are those that were written."""
+    altered = manifest_damage(manifest)
+    if altered:  # what it says of the card is worth nothing
+        return [Finding("hash", f"{altered}; bring it back, or make the ledger anew", MANIFEST)]
+    changed = card_damage(ledger, manifest)
+    if changed:
+        # Not `missing_file`: the rows can be checked without it.
+        return [Finding("missing_card" if changed == "is missing" else "hash", f"{changed}; {CARD_MEND}", CARD)]
+    return []
 
 
 def _check_files(ledger: Path, manifest: dict[str, Any]) -> list[Finding]:

@@ -62,6 +62,11 @@ def _check_types(lines: list[tuple[int, dict[str, Any]]], table: str, file: str)
     ]
 
 
+def _whole(value: int | float) -> bool:
+    """Whether a column of 64-bit integers takes it. To a JSON Schema 3.0 is an integer."""
+    return (isinstance(value, int) or value.is_integer()) and -(2**63) <= value < 2**63
+
+
 def _allowed(prop: dict[str, Any]) -> Any:
     types = prop["type"] if isinstance(prop["type"], list) else [prop["type"]]
     null = "null" in types
@@ -69,6 +74,8 @@ def _allowed(prop: dict[str, Any]) -> Any:
     item = _PYTHON[prop["items"]["type"]] if kind == "array" else None
 
     def one(value: Any, wanted: Any) -> bool:
+        if wanted is int and isinstance(value, int | float) and not isinstance(value, bool):
+            return _whole(value)
         return isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool))
 
     def allowed(value: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from kvdiag.engine import source as engine_source
 from kvdiag.errors import DataError
-from kvdiag.ledger.layout import MANIFEST, read_manifest
+from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 from kvdiag.query.connection import connect, rows
 from kvdiag.validation.validate import validate
 from tests.faults.harness import (
@@ -139,6 +139,103 @@ def test_damage_of_a_finished_ledger_is_named_by_validate_and_by_a_build(bench):
             before = contents(out)
             assert path in one_line(bench.run(out), 1)
             assert contents(out) == before
+
+
+@pytest.mark.parametrize("name", [MANIFEST, CARD])
+def test_damage_of_its_manifest_and_card_is_named_too(bench, name):
+    data = (bench.reference / name).read_bytes()
+    words = data.index(b"kvdiag", len(data) // 3)
+    changes = {
+        "flip in words": data[:words] + b"j" + data[words + 1 :],
+        "flip in the middle": data[: len(data) // 2]
+        + bytes([data[len(data) // 2] ^ 4])
+        + data[len(data) // 2 + 1 :],
+        "cut": data[: len(data) // 2],
+        "empty": b"",
+        "seed": data.replace(b'"seed": 42', b'"seed": 43'),
+        "threshold": data.replace(b'"thresholds": {', b'"thresholds": {"x": 1.0,'),
+    }
+    for what, changed in changes.items():
+        if changed == data:
+            continue  # the card has no such field
+        out = bench.fresh()
+        shutil.copytree(bench.reference, out)
+        (out / name).write_bytes(changed)
+        found = [f.line() for f in validate(out)]
+        assert any(name in line for line in found), what
+        before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
+        line = one_line(bench.run(out), 1)
+        assert name in line and ("bring " in line or "cannot be read" in line), what
+        assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+
+
+def test_a_card_that_was_edited_is_mended_by_its_removal_and_the_same_build(bench):
+    out = bench.fresh()
+    shutil.copytree(bench.reference, out)
+    with (out / CARD).open("a") as card:
+        card.write("My notes.\n")
+    (finding,) = validate(out)
+    ended = bench.run(out)
+    for line in (finding.line(), one_line(ended, 1)):
+        assert "README.md" in line and "was changed" in line and "remove it and run the same command" in line
+    (out / CARD).unlink()
+    assert [(f.rule, f.file) for f in validate(out)] == [("missing_card", CARD)]
+    ended = bench.run(out)
+    assert (ended.code, started(ended)) == (0, 0)
+    assert not validate(out)
+    bench.check_end(out)
+
+
+def test_a_missing_card_is_not_written_into_a_ledger_that_is_damaged_else(bench):
+    out = bench.fresh()
+    shutil.copytree(bench.reference, out)
+    (out / CARD).unlink()
+    path = read_manifest(out)["files"][0]["path"]
+    (out / path).unlink()
+    assert f"{path} is missing (and 1 more)" in one_line(bench.run(out), 1)
+    assert not (out / CARD).exists()
+
+
+def loop(folder):
+    """In place of a folder a link to itself: no file in it can be read or written, and the system says so."""
+    shutil.rmtree(folder)
+    folder.symlink_to(folder)
+
+
+def test_a_disk_that_goes_away_is_one_line_that_says_what_is_kept(bench, begun):
+    """Reads fail as writes do: what is kept cannot be asked for again."""
+    sources, aside = begun / ".work" / "sources", begun.parent / "aside"
+
+    def lose() -> None:
+        shutil.copytree(sources, aside)
+        loop(sources)
+
+    ended = bench.run(begun, hook=At("source:begun", 3, lose))
+    line = one_line(ended, 1)
+    assert f"--out {begun}: cannot be written (Too many levels of symbolic links); 11 of {N_SOURCES}" in line
+    assert "see that it can be written" in line
+
+    line = one_line(bench.run(begun), 1)  # the first look at what is kept
+    assert f"--out {begun}: " in line and "cannot be read (Too many levels of symbolic links)" in line
+    sources.unlink()
+    aside.rename(sources)
+    assert bench.run(begun).code == 0
+    bench.check_end(begun)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "sources"])
+def test_a_work_file_that_cannot_be_read_is_named(bench, begun, name):
+    path = begun / ".work" / name
+    path = path if path.is_file() else sorted(path.iterdir())[4]
+    kept = path.read_bytes()
+    path.unlink()
+    path.mkdir()  # as good as a bad sector: it is there, and reading it fails
+    line = one_line(bench.run(begun), 1)
+    assert f"--out {begun}: {path} cannot be read (Is a directory)" in line
+    path.rmdir()
+    path.write_bytes(kept)
+    assert bench.run(begun).code == 0
+    bench.check_end(begun)
 
 
 def test_a_ledger_has_one_writer(bench, begun):

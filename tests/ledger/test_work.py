@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from typing import ClassVar
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger.files import seal, to_json, write_atomic
@@ -186,6 +188,93 @@ def test_a_disk_that_fails_says_what_is_kept_and_where(tmp_path, work):
         elsewhere.writing(ids),
     ):
         elsewhere.commit(records())
+
+
+class Flaky(MemoryFileSystem):
+    """Another machine's files, with errors that are no OSErrors, as object stores' libraries raise them."""
+
+    protocol = "flaky"
+    store: ClassVar = {}
+    pseudo_dirs: ClassVar = [""]
+    down = False
+
+    def cat_file(self, path, *args, **kwargs):
+        self._answer()
+        return super().cat_file(path, *args, **kwargs)
+
+    def pipe_file(self, path, value, *args, **kwargs):
+        self._answer()
+        return super().pipe_file(path, value, *args, **kwargs)
+
+    def rm(self, path, *args, **kwargs):
+        self._answer()
+        return super().rm(path, *args, **kwargs)
+
+    def _answer(self):
+        if Flaky.down:
+            raise LookupError("Could not connect to the endpoint\nfor hours")
+
+
+@pytest.fixture
+def flaky(monkeypatch):
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    monkeypatch.setattr(Flaky, "store", {})
+    monkeypatch.setattr(Flaky, "pseudo_dirs", [""])
+    return lambda down: monkeypatch.setattr(Flaky, "down", down)
+
+
+def test_a_store_that_goes_away_is_one_line(tmp_path, flaky):
+    ids = [records(i)["source"]["source_id"] for i in range(3)]
+    work = WorkFolder(tmp_path / "one", "flaky://run-7")
+    work.adopt(rows.plan())
+    work.commit(records(0))
+    assert work.load(ids[1]) is None
+    flaky(True)
+    said = "LookupError: Could not connect to the endpoint"
+    with (
+        pytest.raises(
+            DataError, match=rf"--work flaky://run-7: cannot be written \({said}\); at least 1 of 3 sources"
+        ),
+        work.writing(ids),
+    ):
+        work.commit(records(1))
+    with pytest.raises(DataError, match=rf"--work flaky://run-7: \S+ cannot be read \({said}\); .* 1 are kept"):
+        work.load(ids[0])
+
+    again = WorkFolder(tmp_path / "two", "flaky://run-7")
+    with (
+        pytest.raises(DataError, match=rf"--work flaky://run-7: \S+/plan\.json cannot be read \({said}\); see"),
+        again.writing(ids),
+    ):
+        again.adopt(rows.plan())
+    flaky(False)
+    with again.writing(ids):
+        again.adopt(rows.plan())
+        assert again.load(ids[0]) == records(0)
+
+
+def test_what_is_kept_elsewhere_is_counted_when_nothing_was_read_yet(tmp_path):
+    address = str(tmp_path / "scratch")
+    one = WorkFolder(tmp_path / "one", address)
+    one.commit(records(0))
+    ids = [records(i)["source"]["source_id"] for i in range(3)]
+    again = WorkFolder(tmp_path / "two", address)
+    with pytest.raises(DataError, match=r"\(full\); 1 of 3 sources are kept: make room"), again.writing(ids):
+        raise OSError(28, "full")
+
+
+def test_a_store_that_goes_away_at_the_end_leaves_a_whole_ledger_and_a_word(tmp_path, flaky):
+    work = WorkFolder(tmp_path / "ledger", "flaky://run-8")
+    with work.locked():
+        work.adopt(rows.plan())
+        flaky(True)
+        told = work.remove()
+    assert "flaky://run-8/kvdiag-work: cannot be removed (LookupError" in told and "is whole" in told
+    assert work.folder.is_dir()  # so that the same command tidies up
+    flaky(False)
+    with work.locked():
+        assert work.remove() is None
+    assert list(work.ledger.iterdir()) == []
 
 
 def test_an_unknown_address_is_the_users_mistake(tmp_path):

@@ -17,6 +17,7 @@ import yaml
 import kvdiag
 from kvdiag.errors import DataError
 from kvdiag.ledger.files import sha256, to_json
+from kvdiag.ledger.intact import sealed
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.publish import release
 from kvdiag.records.schema import metric_names, to_table
@@ -44,7 +45,7 @@ def replace(ledger, path, data, **options):
     for entry in manifest["files"]:
         if entry["path"] == name:
             entry |= {"rows": data.num_rows, "bytes": path.stat().st_size, "sha256": sha256(path)}
-    (ledger / "manifest.json").write_bytes(to_json(manifest))
+    (ledger / "manifest.json").write_bytes(to_json(sealed(manifest)))
 
 
 def add_shard(ledger, table, change):
@@ -55,7 +56,7 @@ def add_shard(ledger, table, change):
     manifest = read_manifest(ledger)
     entry = next(f for f in manifest["files"] if f["path"] == str(path.relative_to(ledger)))
     manifest["files"].append(entry | {"path": str(second.relative_to(ledger))})
-    (ledger / "manifest.json").write_bytes(to_json(manifest))
+    (ledger / "manifest.json").write_bytes(to_json(sealed(manifest)))
     replace(ledger, path, data.slice(0, data.num_rows - 1), store_schema=False)
     replace(ledger, second, change(data.slice(data.num_rows - 1)), store_schema=False)
     return second.relative_to(ledger)
@@ -191,7 +192,7 @@ def test_files_of_another_contract(ledger):
     manifest = read_manifest(ledger)
     version = manifest["schema_versions"]["runs"]
     manifest["schema_versions"]["runs"] = "0.9.0"
-    (ledger / "manifest.json").write_bytes(to_json(manifest))
+    (ledger / "manifest.json").write_bytes(to_json(sealed(manifest)))
     refused(ledger, "runs has contract version 0.9.0", f"this kvdiag reads {version}")
 
 
@@ -237,7 +238,7 @@ def test_a_file_without_rows_that_the_manifest_hides(ledger):
     manifest = read_manifest(ledger)
     entry = next(f for f in manifest["files"] if f["table"] == "repairs")
     entry["rows"], manifest["rows"]["repairs"] = 1, 0
-    (ledger / "manifest.json").write_bytes(to_json(manifest))
+    (ledger / "manifest.json").write_bytes(to_json(sealed(manifest)))
     refused(ledger, path.relative_to(ledger), "has no rows")
 
 

@@ -61,6 +61,11 @@ def test_a_release_is_a_valid_ledger(files, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     assert validate(tmp_path) == []
+    # Its card may be edited on the Hub; its manifest is sealed as any ledger's.
+    (tmp_path / "README.md").write_bytes(files["README.md"] + b"A note.\n")
+    assert validate(tmp_path) == []
+    (tmp_path / "manifest.json").write_bytes(files["manifest.json"].replace(b'"seed": ', b'"seed": 1'))
+    assert [(f.rule, f.file) for f in validate(tmp_path)] == [("hash", "manifest.json")]
 
 
 def test_two_renders_are_equal(ledger, files, tmp_path):

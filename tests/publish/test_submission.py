@@ -9,6 +9,7 @@ from huggingface_hub import HfApi, constants
 from kvdiag.engine import against, evaluate, stored
 from kvdiag.engine.evaluate import Choice
 from kvdiag.errors import DataError, RefusedError, UsageError
+from kvdiag.ledger.intact import sealed
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.publish import merge, submission
 from kvdiag.validation.validate import validate
@@ -334,6 +335,8 @@ def test_a_pull_requests_own_words_are_checked(evaluation, built_ledger, tmp_pat
         part[last] = value
         if value is None:
             del part[last]
+    if file == "manifest.json":  # whoever forges one can seal it
+        whole = sealed(whole)
     path.write_text(json.dumps(whole if isinstance(change, dict) else change))
     with pytest.raises((DataError, UsageError), match=said) as raised:
         merge.merge(built_ledger, path.parent, tmp_path / "out")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvdiag.errors import UsageError
 from kvdiag.ledger.files import sha256, to_json
+from kvdiag.ledger.intact import sealed
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.records.schema import TABLES, json_schema
 from kvdiag.validation import records
@@ -43,7 +44,7 @@ def rewrite(ledger, table, change):
         if item["path"] == found["path"]:
             item |= {"sha256": sha256(path), "bytes": path.stat().st_size, "rows": changed.num_rows}
     manifest["rows"][table] = changed.num_rows
-    (ledger / "manifest.json").write_bytes(to_json(manifest, indent=1))
+    (ledger / "manifest.json").write_bytes(to_json(sealed(manifest), indent=1))
     return found["path"]
 
 
@@ -255,6 +256,14 @@ def test_json_lines_that_are_no_records(tmp_path, run_rows):
     row["n_new_tokens"] = "three"
     found = {(f.rule, f.column) for f in validate(write_lines(path, [row]), "runs")}
     assert found == {("missing_column", "ear"), ("column_type", "n_new_tokens")}
+
+
+@pytest.mark.parametrize(("value", "taken"), [(2.0, True), (2.5, False), (1e300, False), (10**30, False)])
+def test_numbers_in_a_column_of_integers(tmp_path, run_rows, value, taken):
+    """JSON has one kind of number: 2.0 is a whole one."""
+    row = run_rows[0] | {"n_new_tokens": value}
+    found = [(f.rule, f.column) for f in validate(write_lines(tmp_path / "one.jsonl", [row]), "runs")]
+    assert (("column_type", "n_new_tokens") in found) is not taken
 
 
 VALUES = st.one_of(
