@@ -40,8 +40,8 @@ it. `kvdiag validate` names a version it does not read. There is one version so 
 content-defined chunking, rows sorted by key, one explicit Arrow schema a table. `README.md` carries the
 configurations `load_dataset` reads, `manifest.json` recipe, environment, counts and hashes. The environment names
 what numbers may depend on, and kvdiag's commit (`kvdiag_commit`) where it came from a repository. `seal` is a
-sha256 of the manifest without its `build` part, `card` that of `README.md` (a published data set has none: its card
-may change).
+sha256 of the manifest without its `build` part, `card` that of `README.md` (a published data set has none,
+since its card may change).
 """
 
 

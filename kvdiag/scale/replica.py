@@ -96,6 +96,13 @@ class Replica:
         return SourceDone(source, rows, {}, (Failure(source.source_id, deaths, detail, detail),), failed=True)
 
 
+def checked(answer: Any) -> Any:
+    """What a worker gave. Raises the user's mistake that it met instead."""
+    if isinstance(answer, KvdiagError):
+        raise answer
+    return answer
+
+
 def _node() -> str:
     import ray
 

@@ -27,6 +27,21 @@ def why_none(nodes: Sequence[Node], gpus: float) -> str:
     return "--engine ray: no node of the cluster has a CPU to offer; start its nodes with --num-cpus"
 
 
+def short(nodes: Sequence[Node], workers: int, cpus: int, gpus: float) -> list[str]:
+    """A warning where not all workers have room at once."""
+    fitting = room(nodes, cpus, gpus)
+    if fitting >= workers:
+        return []
+    each = amount(cpus, gpus)
+    return [f"--workers {workers}: there is room for {fitting} at a time, {each} each; the others wait"]
+
+
+def free(now: Node, there: Node) -> str:
+    """What is free of what a cluster has, in words."""
+    left, total = (amount(found.get("CPU", 0), found.get("GPU", 0)) for found in (now, there))
+    return f"of the cluster's {total}, {left} are free"
+
+
 def crowded(nodes: Sequence[Node], workers: int, threads: int) -> list[str]:
     """A warning, with the mend, where workers have more threads than the nodes have cores."""
     if room(nodes, threads, 0) >= workers:

@@ -14,8 +14,9 @@ from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.watch import Watcher
 from kvdiag.errors import DataError, UsageError
 from kvdiag.records.schema import to_table
-from kvdiag.scale import pool, replica
-from kvdiag.scale.pool import START_TRIES, WORKER_TRIES, Pool, RayRunner, _Worker
+from kvdiag.scale import crew, replica
+from kvdiag.scale.crew import START_TRIES, Worker
+from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner
 from kvdiag.scale.replica import Replica, Started
 from tests.faults.harness import contents
 
@@ -60,9 +61,9 @@ def here():
 def runner(here):
     """A fresh runner on it, whose pool a test may set."""
     runner = RayRunner(Pool(workers=2))
-    runner._ours = True
+    runner._crew.ours = True
     yield runner
-    runner._dismiss()
+    runner._crew.dismiss()
 
 
 class Killer(Watcher):
@@ -74,7 +75,7 @@ class Killer(Watcher):
     def source_started(self, source, worker=None):
         self.started += 1
         if self.started == 2:
-            (found,) = [w for w in self.runner._workers if w.name == worker]
+            (found,) = [w for w in self.runner._crew.workers if w.name == worker]
             os.kill(found.started.pid, signal.SIGKILL)
 
     def warned(self, text):
@@ -94,12 +95,12 @@ def test_a_killed_worker_changes_nothing(runner, recipe, tmp_path, monkeypatch):
 
 
 def test_workers_that_no_node_can_ever_hold_are_refused_at_once(runner, recipe, tmp_path):
-    runner._pool = Pool(workers=2, gpus_per_worker=1)
+    runner._crew._pool = Pool(workers=2, gpus_per_worker=1)
     with pytest.raises(
         UsageError, match="--gpus-per-worker 1: no node of the cluster has a GPU; leave the flag out"
     ):
         runner.plan(recipe, tmp_path)
-    runner._pool = Pool(gpus_per_worker=1.5)
+    runner._crew._pool = Pool(gpus_per_worker=1.5)
     with pytest.raises(UsageError, match=r"--gpus-per-worker 1.5: give a whole number"):
         runner.plan(recipe, tmp_path)
 
@@ -109,8 +110,8 @@ class Enough(Exception):
 
 
 def test_a_cluster_that_may_grow_is_waited_for_and_says_so(runner, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "_POLL_SECONDS", 0.1)
-    monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(crew, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(crew, "PATIENCE_SECONDS", 0.2)
     told = []
 
     def say(text):
@@ -118,7 +119,7 @@ def test_a_cluster_that_may_grow_is_waited_for_and_says_so(runner, recipe, tmp_p
         if len(told) == 3:
             raise Enough
 
-    runner._say, runner._pool = say, Pool(address="auto", workers=2, gpus_per_worker=1)
+    runner._crew._say, runner._crew._pool = say, Pool(address="auto", workers=2, gpus_per_worker=1)
     with pytest.raises(Enough):
         runner.plan(recipe, tmp_path)
     assert told[0].endswith("to run on CPUs. Until then the build waits for a node that can hold a worker")
@@ -128,7 +129,7 @@ def test_a_cluster_that_may_grow_is_waited_for_and_says_so(runner, recipe, tmp_p
 
 
 def test_what_is_told_before_the_plan_is_a_line_on_stderr(capsys):
-    RayRunner(Pool())._say("no worker")
+    RayRunner(Pool())._crew._say("no worker")
     assert capsys.readouterr().err == "warning: no worker\n"
 
 
@@ -137,7 +138,7 @@ def test_memory_that_runs_out_while_a_worker_loads_is_one_line(runner, recipe, t
         def start(self, recipe, threads, folder):
             raise MemoryError("can't allocate 16 GB")
 
-    monkeypatch.setattr(pool, "Replica", Large)
+    monkeypatch.setattr(crew, "Replica", Large)
     with pytest.raises(
         DataError, match=r"memory ran out while worker-\d loaded \(can't allocate 16 GB\)"
     ) as caught:
@@ -151,7 +152,7 @@ def test_a_mistake_of_ours_while_a_worker_loads_keeps_its_traceback(runner, reci
         def start(self, recipe, threads, folder):
             raise KeyError("ours")
 
-    monkeypatch.setattr(pool, "Replica", Wrong)
+    monkeypatch.setattr(crew, "Replica", Wrong)
     with pytest.raises(RayTaskError, match="raise KeyError"):
         runner.plan(recipe, tmp_path)
 
@@ -186,14 +187,14 @@ class Fake:
 def loading(monkeypatch):
     """A runner on a fake Ray, and a function that lets a worker end its loading so."""
     runner = RayRunner(Pool(workers=2))
-    runner._ray = Fake(runner)
-    monkeypatch.setattr(runner, "_spawn", lambda: None)
+    runner._ray = runner._crew._ray = Fake(runner)
+    monkeypatch.setattr(runner._crew, "_spawn", lambda: None)
     told = SimpleNamespace(runner=runner, watcher=Killer(runner))
 
     def end(answer, node="n1"):
-        runner._starting["ref"] = _Worker("worker-9", "actor", node)
+        runner._crew.starting["ref"] = Worker("worker-9", "actor", node)
         runner._ray.answers = {"ref": answer}
-        runner._welcome("ref", told.watcher)
+        runner._crew.welcome("ref", told.watcher)
 
     told.end = end
     return told
@@ -208,7 +209,7 @@ def test_only_starts_that_fail_in_a_row_end_a_build(loading):
         for _ in range(limit - 1):
             loading.end(KILLED)
         loading.end(GOOD)
-    assert loading.runner._lost == 3 * (limit - 1)
+    assert loading.runner._crew.lost == 3 * (limit - 1)
     for _ in range(limit - 1):
         loading.end(KILLED)
     with pytest.raises(
@@ -231,27 +232,29 @@ def test_lost_nodes_are_no_failed_starts(loading):
     for error, node in ((KILLED, "n2"), (preempted, "n1"), (ActorUnavailableError("socket closed", None), "n1")):
         for _ in range(10):
             loading.end(error, node)
-    assert loading.runner._failed_starts == 0
+    assert loading.runner._crew._failed_starts == 0
     loading.end(KILLED, node=KILLED)  # it never said where it was
-    assert loading.runner._failed_starts == 1
+    assert loading.runner._crew._failed_starts == 1
 
 
 def test_a_lost_answer_is_a_lost_worker(loading):
     lost = ObjectLostError("00" * 28, None, "")
     loading.end(lost)
-    assert loading.runner._failed_starts == 1
+    assert loading.runner._crew._failed_starts == 1
     assert loading.runner._ray.killed == ["actor"]  # it may live on, and hold what its successor waits for
     assert "worker-9 was lost while it loaded" in loading.watcher.warnings[0]
 
 
 def test_a_first_worker_whose_answer_is_lost_is_replaced_too(loading, monkeypatch):
     runner, told = loading.runner, []
-    runner._say = told.append
+    runner._crew._say = told.append
     actor = SimpleNamespace(sources=SimpleNamespace(remote=lambda: ([], {})))
-    runner._starting["lost"] = _Worker("worker-1", actor, "n1")
+    runner._crew.starting["lost"] = Worker("worker-1", actor, "n1")
     runner._ray.answers = {"lost": ObjectLostError("00" * 28, None, ""), "good": GOOD}
-    monkeypatch.setattr(runner, "_spawn", lambda: runner._starting.update(good=_Worker("worker-2", actor, "n1")))
-    assert runner._first_ready() == (GOOD, [], {})
+    monkeypatch.setattr(
+        runner._crew, "_spawn", lambda: runner._crew.starting.update(good=Worker("worker-2", actor, "n1"))
+    )
+    assert runner._crew._first_ready() == (GOOD, [], {})
     assert "worker-1 was lost while it loaded" in told[0]
 
 
@@ -263,7 +266,7 @@ def _died(recipe, plan, monkeypatch, errors):
     started = real.start(recipe, 1, str(Path.cwd()))
     left = iter(errors)
     runner = RayRunner(Pool())
-    runner._ray = Fake(runner)
+    runner._ray = runner._crew._ray = Fake(runner)
 
     def give_up(*asked):
         runner._ray.answers["rows"] = real.give_up(*asked)
@@ -272,9 +275,9 @@ def _died(recipe, plan, monkeypatch, errors):
     actor = SimpleNamespace(
         run=SimpleNamespace(remote=lambda source: next(left)), give_up=SimpleNamespace(remote=give_up)
     )
-    worker = _Worker("worker-1", actor, "n1", started)
-    runner._workers = [worker]
-    monkeypatch.setattr(runner, "_spawn", lambda: runner._workers.append(worker))
+    worker = Worker("worker-1", actor, "n1", started)
+    runner._crew.workers = [worker]
+    monkeypatch.setattr(runner._crew, "_spawn", lambda: runner._crew.workers.append(worker))
     watcher = Killer(runner)
     watcher.started = 2  # kills none
     (done,) = runner.run(plan, plan.sources[:1], watcher, StopSwitch())
@@ -317,15 +320,15 @@ def test_a_cluster_keeps_a_cpu_for_each_thread_where_all_workers_have_room(monke
     nodes = [{"CPU": 4.0}, {"CPU": 4.0}]
     for workers, ours, cpus in ((4, False, 2), (5, False, 1), (4, True, 1)):
         runner = RayRunner(Pool(address=None if ours else "auto", workers=workers, threads=2, gpus_per_worker=0))
-        runner._ours = ours
-        monkeypatch.setattr(runner, "_nodes", lambda: nodes)
-        assert runner._cpus() == cpus
-        assert runner._weigh() == []  # two threads were asked for, and eight workers of a CPU each fit
+        runner._crew.ours = ours
+        monkeypatch.setattr(runner._crew, "_nodes", lambda: nodes)
+        assert runner._crew._cpus() == cpus
+        assert runner._crew._weigh() == []  # two threads were asked for, and eight workers of a CPU each fit
 
 
 @pytest.mark.parametrize(("threads", "told"), [(None, True), (2, False)])
 def test_more_threads_than_cores_are_told_unless_asked_for(runner, recipe, monkeypatch, threads, told):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(runner, "_threads", lambda: 2)
-    runner._recipe, runner._pool = recipe, Pool(workers=2, threads=threads)
-    assert bool(runner._weigh()) is told
+    monkeypatch.setattr(runner._crew, "_threads", lambda: 2)
+    runner._crew._recipe, runner._crew._pool = recipe, Pool(workers=2, threads=threads)
+    assert bool(runner._crew._weigh()) is told

@@ -15,7 +15,8 @@ from kvdiag.engine.watch import Watcher
 from kvdiag.errors import DataError, UsageError
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.query.connection import connect, rows
-from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner, _refuse_deadly, _Worker
+from kvdiag.scale.crew import Worker
+from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner, _refuse_deadly
 from kvdiag.scale.replica import Started
 from tests.faults.harness import contents
 
@@ -74,7 +75,7 @@ class Trouble(Watcher):
         self.started, self.warnings, self.killed = [], [], set()
 
     def _up(self):
-        return next(w for w in self.runner._workers if w.name not in self.killed)
+        return next(w for w in self.runner._crew.workers if w.name not in self.killed)
 
     def _kill(self, worker):
         self.killed.add(worker.name)
@@ -84,7 +85,7 @@ class Trouble(Watcher):
         self.started.append(source.source_id)
         if source.source_id == self.deadly and self.deaths < 3:
             self.deaths += 1
-            self._kill(next(w for w in self.runner._workers if w.name == worker))
+            self._kill(next(w for w in self.runner._crew.workers if w.name == worker))
 
     def source_done(self, source, seconds):
         self.done += 1
@@ -125,21 +126,21 @@ def test_a_worker_of_another_kind_is_refused():
     """Numbers would depend on who ran a source."""
     pytest.importorskip("ray")
     runner = RayRunner(Pool(workers=2))
-    runner._environment = {"device": "NVIDIA H100", "threads": 1}
+    runner._crew._environment = {"device": "NVIDIA H100", "threads": 1}
     answers = {
         "same": Started("n1", 1, {}, {}, {"device": "NVIDIA H100", "threads": 1}),
         "other": Started("n2", 2, {}, {}, {"device": "NVIDIA A100", "threads": 1}),
         "wrong": UsageError("--model x: no such folder"),
     }
-    runner._ray = SimpleNamespace(get=answers.get, exceptions=runner._ray.exceptions)
+    runner._crew._ray = SimpleNamespace(get=answers.get, exceptions=runner._ray.exceptions)
     for ref in answers:
-        runner._starting[ref] = _Worker(ref, None)
-    runner._welcome("same", Watcher())
+        runner._crew.starting[ref] = Worker(ref, None)
+    runner._crew.welcome("same", Watcher())
     with pytest.raises(DataError, match=r"device: NVIDIA H100 -> NVIDIA A100.*machines of one kind"):
-        runner._welcome("other", Watcher())
+        runner._crew.welcome("other", Watcher())
     with pytest.raises(UsageError, match="no such folder"):
-        runner._welcome("wrong", Watcher())
-    assert [w.name for w in runner._workers] == ["same"]
+        runner._crew.welcome("wrong", Watcher())
+    assert [w.name for w in runner._crew.workers] == ["same"]
 
 
 def test_a_deadly_source_is_given_up_once_and_then_named(recipe, alone):

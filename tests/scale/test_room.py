@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvdiag.scale.room import amount, crowded, room, why_none
+from kvdiag.scale.room import amount, crowded, free, room, short, why_none
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,16 @@ def test_resources_in_words():
     assert amount(1, 0) == "1 CPU"
     assert amount(2, 0.5) == "2 CPUs and 0.5 GPUs"
     assert amount(0, 0) == "nothing"
+
+
+def test_too_few_places_are_told_with_what_each_worker_takes():
+    nodes = [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0}]
+    assert short(nodes, 8, 1, 0) == []
+    assert short(nodes, 3, 1, 1) == [
+        "--workers 3: there is room for 1 at a time, 1 CPU and 1 GPU each; the others wait"
+    ]
+
+
+def test_what_is_free_of_a_cluster():
+    assert free({"CPU": 1.0}, {"CPU": 4.0, "GPU": 2.0}) == "of the cluster's 4 CPUs and 2 GPUs, 1 CPU are free"
+    assert free({}, {"CPU": 4.0}) == "of the cluster's 4 CPUs, nothing are free"
