@@ -1,4 +1,4 @@
-"""A real ledger of a tiny model, whose controls are declared right: it answers at random and none would be."""
+"""A small recipe, and a real ledger of a tiny model whose controls are declared right: none would be by chance."""
 
 import pyarrow.parquet as pq
 
@@ -9,6 +9,19 @@ from kvdiag.ledger.finish import write_ledger
 from kvdiag.records.schema import to_table
 
 TABLES = ("sources", "controls", "runs", "retention", "methods")
+
+
+def small_recipe(model, **changes):
+    """A recipe that a tiny model builds in a second or two; changes replace its fields."""
+    small = {
+        "workload": "ruler_480",
+        "tasks": "niah_single_1",
+        "methods": "knorm,streaming_llm",
+        "settings": "keep=0.5",
+        "protocols": "agnostic",
+        "max_new_tokens": 3,
+    }
+    return recipes.load(model=str(model), **(small | changes))
 
 
 def build_right(model_folder, folder):

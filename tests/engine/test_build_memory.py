@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from kvdiag import recipes
 from kvdiag.engine import source as engine_source
 from kvdiag.engine.build import build
 from kvdiag.engine.watch import Watcher
@@ -11,6 +10,7 @@ from kvdiag.errors import DataError
 from kvdiag.ledger.layout import MANIFEST
 from kvdiag.query.connection import connect, rows
 from kvdiag.validation.validate import validate
+from tests.built import small_recipe
 
 N = 4
 
@@ -25,17 +25,7 @@ class Heard(Watcher):
 
 @pytest.fixture
 def recipe(model_folder):
-    return recipes.load(
-        "demo",
-        workload="ruler_512",
-        tasks="niah_single_1",
-        limit=N,
-        model=str(model_folder),
-        methods="knorm,streaming_llm",
-        settings="keep=0.5",
-        protocols="aware",
-        max_new_tokens=2,
-    )
+    return small_recipe(model_folder, limit=N)
 
 
 def plant(monkeypatch, too_much):

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvdiag import recipes
 from kvdiag.engine import build as engine
 from kvdiag.engine.build import LocalRunner, Plan, build
 from kvdiag.engine.stopping import StopSwitch
@@ -34,6 +33,7 @@ from kvdiag.query.connection import connect, rows
 from kvdiag.recipes import Recipe
 from kvdiag.validation.validate import validate
 from kvdiag.workloads.base import Source
+from tests.built import small_recipe
 
 N_SOURCES = 20
 KEYS = {"sources": "source_id", "controls": "control_id", "runs": "run_id", "retention": "run_id"}
@@ -73,16 +73,7 @@ class Bench:
 
     def __init__(self, model: Path, folder: Path) -> None:
         self.folder = folder
-        self.recipe = recipes.load(
-            workload="ruler_480",
-            tasks="niah_single_1,vt",
-            limit=N_SOURCES,
-            model=str(model),
-            methods="knorm,streaming_llm",
-            settings="keep=0.5",
-            protocols="agnostic",
-            max_new_tokens=2,
-        )
+        self.recipe = small_recipe(model, tasks="niah_single_1,vt", limit=N_SOURCES, max_new_tokens=2)
         self.plan = engine.make_plan(self.recipe, folder / "reference")
         self.reference = folder / "reference"
         start = time.monotonic()

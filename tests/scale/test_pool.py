@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvdiag import recipes
 from kvdiag.engine.build import build, make_plan
 from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.watch import Watcher
@@ -18,6 +17,7 @@ from kvdiag.scale import crew, replica
 from kvdiag.scale.crew import START_TRIES, Worker
 from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner
 from kvdiag.scale.replica import Replica, Started
+from tests.built import small_recipe
 from tests.faults.harness import contents
 
 pytest.importorskip("ray")
@@ -33,16 +33,7 @@ KILLED.error_msg += "\nThe actor is dead because its worker process has died. (1
 
 @pytest.fixture(scope="module")
 def recipe(model_folder):
-    return recipes.load(
-        workload="ruler_480",
-        tasks="niah_single_1",
-        limit=6,
-        model=str(model_folder),
-        methods="knorm",
-        settings="keep=0.5",
-        protocols="agnostic",
-        max_new_tokens=3,
-    )
+    return small_recipe(model_folder, limit=6, methods="knorm")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvdiag import recipes
 from kvdiag.engine.build import build, make_plan
 from kvdiag.engine.watch import Watcher
 from kvdiag.errors import DataError, UsageError
@@ -18,6 +17,7 @@ from kvdiag.query.connection import connect, rows
 from kvdiag.scale.crew import Worker
 from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner, _refuse_deadly
 from kvdiag.scale.replica import Started
+from tests.built import small_recipe
 from tests.faults.harness import contents
 
 N_SOURCES = 12
@@ -26,16 +26,7 @@ STORE = 80 * 2**20
 
 @pytest.fixture(scope="module")
 def recipe(model_folder):
-    return recipes.load(
-        workload="ruler_480",
-        tasks="niah_single_1,vt",
-        limit=N_SOURCES,
-        model=str(model_folder),
-        methods="knorm,streaming_llm",
-        settings="keep=0.5",
-        protocols="both",
-        max_new_tokens=3,
-    )
+    return small_recipe(model_folder, tasks="niah_single_1,vt", limit=N_SOURCES, protocols="both")
 
 
 @pytest.fixture(scope="module")
