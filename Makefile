@@ -21,6 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/kvdiag build --recipe demo
+	@echo "kvdiag is on your path after: source $(BIN)/activate"
 
 # A process a core, at most four; a file's tests stay together, since they share what they build.
 test: lint
