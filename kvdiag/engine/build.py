@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from kvdiag.engine.again import is_better, out_of_memory, ran, refuse_none, short
 from kvdiag.engine.plan import Plan, environment, make_plan
-from kvdiag.engine.sound import once_more, sound
+from kvdiag.engine.sound import sound
 from kvdiag.engine.source import SourceDone, attempt, run_source
 from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.watch import Watcher, memory
@@ -132,8 +133,10 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
     for text in work.damaged:
         watcher.warned(text)
     writing = 0.0
-    with switch.deferred(), closing(_ends(plan, todo, work, watcher, runner, switch)) as found:
-        for done in sound(found, _works, _error, lambda: _again(plan, work, runner, switch), switch):
+    with switch.deferred(), closing(runner.run(plan, todo, watcher, switch)) as found:
+        for done in sound(
+            _told(found, watcher), _works, _error, lambda: _again(plan, work, runner, switch), switch
+        ):
             start = time.perf_counter()
             with work.writing(_ids(plan)):
                 # Stages go into the work file, so that a resumed build can tell those of all its sources.
@@ -142,6 +145,7 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
             writing += spent
             watcher.source_done(done.source, done.seconds | {"write": spent})
     switch.check()
+    _run_again(plan, work, watcher, runner, switch)
     with work.writing(_ids(plan)):
         start = time.perf_counter()
         tables, seconds, told = _gather(plan, work)
@@ -175,20 +179,22 @@ def _ids(plan: Plan) -> list[str]:
     return [source.source_id for source in plan.sources]
 
 
-def _ends(
-    plan: Plan, todo: Sequence[Source], work: WorkFolder, watcher: Watcher, runner: Runner, switch: StopSwitch
-) -> Generator[SourceDone]:
-    """Sources as they end; those that ran out of memory once more, after all others."""
-
-    def again(waiting: list[SourceDone]) -> Iterator[SourceDone]:
-        watcher.warned(f"{len(waiting)} sources ran out of memory, in all or some cells; they are run once more")
-        with closing(runner.run(plan, [done.source for done in waiting], watcher, switch)) as found:
-            yield from _told(found, watcher)
-
-    with closing(runner.run(plan, todo, watcher, switch)) as found:
-        yield from once_more(
-            _told(found, watcher), _too_much, _works, again, lambda: _ran_before(plan, work) is not None, switch
-        )
+def _run_again(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch: StopSwitch) -> None:
+    """Run what ran out of memory once more, and keep what is better. Nothing is lost where this is interrupted."""
+    committed = (records for source in plan.sources if (records := work.load(source.source_id)) is not None)
+    chosen = set(short(committed))
+    if not chosen:
+        return
+    watcher.warned(f"{len(chosen)} sources ran out of memory, in all or some cells; they are run once more")
+    waiting = [source for source in plan.sources if source.source_id in chosen]
+    with switch.deferred(), closing(runner.run(plan, waiting, watcher, switch)) as found:
+        for done in _told(found, watcher):
+            if is_better(done.records, _committed(work, done.source)):
+                with work.writing(_ids(plan)):
+                    work.commit(done.records | {"seconds": done.seconds})
+    switch.check()
+    if _ran_before(plan, work) is None:
+        refuse_none(len(waiting))
 
 
 def _told(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]:
@@ -200,21 +206,7 @@ def _told(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]
 
 
 def _works(done: SourceDone) -> bool:
-    """Whether the model ran it: rows that say `over_length` do not show that a machine is well."""
-    return _ran(done.records)
-
-
-def _ran(records: dict[str, Any]) -> bool:
-    return bool(records["control"]["status"] == "available")
-
-
-def _too_much(done: SourceDone) -> bool:
-    return done.records["control"]["reason"] == "oom" or _out_of_memory(done.records) > 0
-
-
-def _out_of_memory(records: dict[str, Any]) -> int:
-    """Runs that memory did not do for."""
-    return sum(run["reason"] == "oom" for run in records["runs"])
+    return ran(done.records)
 
 
 def _error(done: SourceDone) -> str | None:
@@ -234,7 +226,7 @@ def _ran_before(plan: Plan, work: WorkFolder) -> Source | None:
     """The first committed source that the model ran."""
     for source in plan.sources:
         records = work.load(source.source_id)
-        if records is not None and _ran(records):
+        if records is not None and ran(records):
             return source
     return None
 
@@ -255,8 +247,8 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
         for row in rows:
             for stage, spent in row["seconds"].items():
                 seconds[stage] = seconds.get(stage, 0.0) + spent
-            if n := _out_of_memory(row):
-                too_much[row["source"]["source_id"]] = n
+            if cells := out_of_memory(row):
+                too_much[row["source"]["source_id"]] = len(cells)
             if "halved" in row:
                 halved[row["source"]["source_id"]] = row["halved"]
             if (row["control"]["status"], row["control"]["reason"]) == ("failed", "exception"):

@@ -15,7 +15,7 @@ from kvdiag.engine.shape import shape_of
 TOKENS_PER_FORWARD = 2048
 # Share of the free memory that a forward's activations may take; the rest is for masks, gathers and logits.
 SHARE = 0.25
-_CGROUP = Path("/sys/fs/cgroup")
+_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 Result = TypeVar("Result")
 
@@ -69,18 +69,41 @@ def free_bytes(device: torch.device) -> int:
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     import psutil
 
-    return min(int(psutil.virtual_memory().available), _free_of_group(_CGROUP))
+    return min(int(psutil.virtual_memory().available), _free_of_groups(_GROUPS, _OWN_GROUPS))
+
+
+def _free_of_groups(mount: Path, own: Path) -> int:
+    """What a container or a batch system still allows; without end where there is no limit to read.
+
+    The least over this process' control group and those above it. mount: where groups are; own: which are ours.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return sys.maxsize
+    found = [sys.maxsize]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = mount / "memory" if controllers else mount  # version 1, version 2
+        group = top / path.lstrip("/")
+        found += [_free_of_group(folder) for folder in (group, *group.parents) if folder.is_relative_to(top)]
+    return min(found)
 
 
 def _free_of_group(folder: Path) -> int:
-    """What a container or a batch system still allows (cgroup v2); without end where there is no limit to read."""
-    try:
-        limit = int((folder / "memory.max").read_text())
-        used = int((folder / "memory.current").read_text())
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # none here, or "max"
-        return sys.maxsize
-    return max(0, limit - used + int(stat.get("inactive_file", 0)))  # the page cache gives way
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        try:
+            most, now = int((folder / limit).read_text()), int((folder / used).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # not this version, or no limit ("max")
+            continue
+        return max(0, most - now + int(stat.get(cached, 0)))  # the page cache gives way
+    return sys.maxsize
 
 
 # How errors without a class of their own say it: the CPU's allocator, CUDA's runtime, cuBLAS and cuDNN.

@@ -27,6 +27,8 @@ def in_parts(run: Run, cells: Sequence[Cell]) -> tuple[MatrixResult, dict[Cell, 
         part = waiting.pop()
         result, said = _attempt(run, part, _least())
         if result is not None:
+            for view in result.views.values():
+                view.shed()  # a cache of its own would be missing to the parts to come
             _add(found, result)
             continue
         let_go()
@@ -34,6 +36,9 @@ def in_parts(run: Run, cells: Sequence[Cell]) -> tuple[MatrixResult, dict[Cell, 
             too_much[part[0]] = Gap("failed", "oom", said)
         else:
             waiting += _halves(part)
+    # In the order of a whole run: of two equal cells the later one is the copy.
+    found.cells = {cell: found.cells[cell] for cell in cells if cell in found.cells}
+    found.views = {cell: found.views[cell] for cell in cells if cell in found.views}
     found.halved.append("cells")
     return found, too_much
 

@@ -19,6 +19,7 @@ from kvdiag.engine.models import LoadedModel, load_model
 from kvdiag.engine.views import Boost, Cell, CellView
 from kvdiag.errors import DataError, RefusedError
 from kvdiag.ledger.finish import add_table
+from kvdiag.ledger.intact import refuse_altered
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.methods import catalogue
 from kvdiag.methods.settings import parse_setting
@@ -63,6 +64,7 @@ def repair(
     another model or environment.
     """
     manifest = read_manifest(ledger)
+    refuse_altered(ledger, manifest, "--data ")
     if manifest["rows"].get("repairs") and not replace_old:
         raise RefusedError(f"--data {ledger}: it holds repairs already; --replace to make them anew")
     chosen = select(ledger, trial)

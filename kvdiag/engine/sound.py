@@ -13,45 +13,6 @@ _NONE_KEPT = "none of them was kept: mend the cause and run the same command aga
 Done = TypeVar("Done")
 
 
-def once_more(
-    found: Iterable[Done],
-    too_much: Callable[[Done], bool],
-    works: Callable[[Done], bool],
-    again: Callable[[list[Done]], Iterable[Done]],
-    well: Callable[[], bool],
-    switch: StopSwitch,
-) -> Iterator[Done]:
-    """Sources as they end; those that ran out of memory come after all others, as they end when run once more.
-
-    Another process may have held the memory for a while, and what is committed is final.
-
-    too_much: whether a source, or a cell of it, ran out of memory. works: as in `sound`. again: runs sources.
-    well: whether one ran before. Raises DataError where none ever did, which is no fault of the sources.
-    """
-    waiting, ran = [], False
-    for done in found:
-        ran = ran or works(done)
-        if too_much(done):
-            waiting.append(done)
-        else:
-            yield done
-    if not waiting or switch.asked is not None:
-        return
-    lost: list[Done] = []
-    for done in again(waiting):
-        ran = ran or works(done)
-        if too_much(done):
-            lost.append(done)
-        else:
-            yield done
-    if lost and not ran and not well():
-        raise DataError(
-            f"{len(lost)} sources ran out of memory, twice each, and none runs here; {_NONE_KEPT} "
-            "(a smaller --model or --length, --dtype bfloat16, or a device with more memory)"
-        )
-    yield from lost
-
-
 def sound(
     found: Iterable[Done],
     works: Callable[[Done], bool],

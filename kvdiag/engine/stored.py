@@ -8,6 +8,7 @@ from typing import Any
 from kvdiag import recipes
 from kvdiag.engine.rows import differences
 from kvdiag.ledger.derive import transition
+from kvdiag.ledger.intact import refuse_altered
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.query.connection import connect, rows
 from kvdiag.records.missing import Value
@@ -43,6 +44,7 @@ class Stored:
 def read(ledger: Path, limit: int | None = None) -> Stored:
     """Sources and controls of the ledger's model, tasks in turn; limit: sources in all, None for all."""
     manifest = read_manifest(ledger)
+    refuse_altered(ledger, manifest, "--data ")
     model = manifest["environment"].get("model")
     connection = connect(ledger)
     try:

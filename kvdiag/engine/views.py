@@ -1,8 +1,9 @@
 """Cells as views of one shared cache."""
 
 import copy
+import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -139,12 +140,29 @@ class CellView:
             total += int(kept.sum()) * bytes_per_position if own is None else own
         return total
 
+    def shed(self) -> None:
+        """Give up keys and values of its own for their digests: all that rows need is whether two are the same."""
+        self.choices = [
+            replace(choice, keys=_digest(choice.keys), values=_digest(choice.values), requantize=None)
+            for choice in self.choices
+        ]
+
     def same_cache(self, other: "CellView") -> bool:
         """Whether both views are the same cache: kept positions, channels, replaced tensors and pages."""
         return self.n_compressed == other.n_compressed and all(
             _same(a, b) and torch.equal(k, o)
             for a, b, k, o in zip(self.choices, other.choices, self.layers, other.layers, strict=True)
         )
+
+
+def _digest(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """uint8 [32] that is the same for the same values of the same type and shape."""
+    if tensor is None:
+        return None
+    data = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(f"{data.dtype} {tuple(data.shape)} ".encode())
+    digest.update(data.view(torch.uint8).numpy().data)
+    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
 
 
 def _same(one: LayerChoice, other: LayerChoice) -> bool:

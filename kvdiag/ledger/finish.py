@@ -67,7 +67,8 @@ def write_ledger(
 def add_table(ledger: Path, table: str, data: pa.Table) -> dict[str, Any]:
     """Put a table into a finished ledger, in place of one of the same name; returns the new manifest.
 
-    Files first, manifest last: killed in between, the ledger is the old one with a file it does not name.
+    Files first, card and manifest last: killed before them, the ledger is the old one with a file it does not
+    name; killed between the two, its card is named as changed until the table is added again.
     """
     manifest = read_manifest(ledger)
     intact = manifest_damage(manifest) is None  # a new seal would hide what is wrong with one that is not

@@ -21,7 +21,8 @@ from kvdiag.ledger.layout import CARD, MANIFEST
 _UNSEALED = ("seal", "build")
 CARD_MEND = (
     "bring it back; where kvdiag build or evaluate wrote the ledger, you may remove it and run the same command "
-    "again, which writes it anew (text of your own belongs in another file)"
+    "again, which writes it anew (text of your own belongs in another file); after a kvdiag repair that was "
+    "killed, repair again"
 )
 
 
@@ -87,12 +88,12 @@ def refuse_damaged(ledger: Path, manifest: dict[str, Any]) -> None:
         raise DataError(f"--out {ledger}: {found[0]}{more}; {mend}")
 
 
-def refuse_altered(ledger: Path, manifest: Mapping[str, Any]) -> None:
+def refuse_altered(ledger: Path, manifest: Mapping[str, Any], flag: str = "--out ") -> None:
     """Raise DataError when the manifest is not as it was written: what it says must not be compared or kept."""
     altered = manifest_damage(manifest)
     if altered:
         raise DataError(
-            f"--out {ledger}: {MANIFEST} {altered}; bring the file back, or remove {ledger} and build again"
+            f"{flag}{ledger}: {MANIFEST} {altered}; bring the file back, or remove {ledger} and build again"
         )
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from kvdiag.diagnostics.signatures import Thresholds
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger.finish import write_ledger
+from kvdiag.ledger.intact import refuse_altered
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.publish.claims import evaluation_of, read_facts
 from kvdiag.publish.release import LICENCE
@@ -106,6 +107,7 @@ def _write(
     base: Path, submission: Path, out: Path, entry: Mapping[str, Any], again: Collection[str]
 ) -> dict[str, Any]:
     there, own = read_manifest(base), read_manifest(submission)
+    refuse_altered(base, there, "")  # its merged successor gets a seal that says nothing of this one
     tables = {table: read_table(base, table) for table in ("sources", "controls", "repairs")}
     signed = _signed_runs(read_table(submission, "runs"), str(entry["submitter"]), again)
     tables["runs"] = pa.concat_tables([read_table(base, "runs"), signed])

@@ -1,10 +1,13 @@
 """A build that runs out of memory: for a while, for one source, for one cell, or always."""
 
+import signal
+
 import pytest
 import torch
 
 from kvdiag.engine import source as engine_source
 from kvdiag.engine.build import build
+from kvdiag.engine.stopping import Stopped, StopSwitch
 from kvdiag.engine.watch import Watcher
 from kvdiag.errors import DataError
 from kvdiag.ledger.layout import MANIFEST
@@ -88,11 +91,60 @@ def test_a_cell_that_is_too_much_alone_costs_itself_only(monkeypatch, recipe, tm
     assert not list(validate(tmp_path / "ledger"))
 
 
-def test_where_no_source_ever_runs_none_is_kept(monkeypatch, recipe, tmp_path):
+def test_where_no_source_ever_runs_the_build_stops_and_may_be_run_again(monkeypatch, recipe, tmp_path):
     plant(monkeypatch, lambda prompt, cells: True)
-    with pytest.raises(DataError, match=f"^{N} sources ran out of memory, twice each, and none runs here"):
-        build(recipe, tmp_path / "ledger")
-    assert not (tmp_path / "ledger" / MANIFEST).exists()
+    for _ in range(2):
+        with pytest.raises(DataError, match=f"^{N} sources ran out of memory, twice each, and none runs here"):
+            build(recipe, tmp_path / "ledger")
+        assert not (tmp_path / "ledger" / MANIFEST).exists()
     monkeypatch.undo()
     build(recipe, tmp_path / "ledger")  # the cause is mended
+    assert reasons(tmp_path / "ledger") == []
+
+
+def test_a_cell_that_never_fits_is_not_tried_on_every_source_again(monkeypatch, recipe, tmp_path):
+    calls = plant(monkeypatch, lambda prompt, cells: any(cell.method.id == "streaming_llm" for cell in cells))
+    heard = Heard()
+    build(recipe, tmp_path / "ledger", heard)
+    assert heard.warnings == []
+    assert len(calls) == N * 4  # all cells, the control, and each cell
+
+
+def test_a_second_try_that_is_worse_is_not_kept(monkeypatch, recipe, tmp_path):
+    """The first try of the first source loses a cell; the second one loses its control."""
+    tries: dict[str, int] = {}
+
+    def too_much(prompt, cells):
+        first = next(iter(tries), prompt.text)
+        if len(cells) == 2:
+            tries[prompt.text] = tries.get(prompt.text, 0) + 1
+        if prompt.text != first:
+            return False
+        return tries[first] > 1 or any(cell.method.id == "knorm" for cell in cells)
+
+    plant(monkeypatch, too_much)
+    manifest = build(recipe, tmp_path / "ledger")
+    assert max(tries.values()) == 2
+    assert list(manifest["build"]["out_of_memory"].values()) == [1]
+    assert [reason[1:] for reason in reasons(tmp_path / "ledger")] == [("knorm", "oom")]
+
+
+def test_what_ran_is_kept_at_once(monkeypatch, recipe, tmp_path):
+    """A stop loses no source because a cell of it ran out of memory."""
+    plant(monkeypatch, lambda prompt, cells: any(cell.method.id == "streaming_llm" for cell in cells))
+    switch = StopSwitch()
+
+    class Stopping(Heard):
+        def source_done(self, source, seconds):
+            done.append(source)
+            if len(done) == N - 1:
+                switch.asked = signal.SIGINT
+
+    done: list[object] = []
+    with pytest.raises(Stopped):
+        build(recipe, tmp_path / "ledger", Stopping(), switch=switch)
+    monkeypatch.undo()
+    calls = plant(monkeypatch, lambda prompt, cells: False)
+    build(recipe, tmp_path / "ledger")
+    assert len(calls) == 1 + (N - 1)  # the last source, and the others once more, since the cell fits now
     assert reasons(tmp_path / "ledger") == []

@@ -16,6 +16,7 @@ from kvdiag.engine.evaluate import Choice
 from kvdiag.errors import DataError, RefusedError, UsageError
 from kvdiag.ledger import faults
 from kvdiag.ledger.files import sha256
+from kvdiag.ledger.intact import sealed
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.ledger.parquet import write_table
 from kvdiag.methods.settings import Setting
@@ -60,7 +61,7 @@ def changed(ledger, copy, table, change):
             path.unlink()
             write_table(table, to_table(table, data), path)
             entry |= {"sha256": sha256(path), "bytes": path.stat().st_size}
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    (copy / "manifest.json").write_text(json.dumps(sealed(manifest)))
     return copy
 
 

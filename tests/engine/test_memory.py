@@ -1,10 +1,12 @@
 """Out of memory in the middle of a replay: fewer rows go on, with the same answers; one row alone is too much."""
 
+import sys
+
 import pytest
 import torch
 
 from kvdiag.engine import matrix
-from kvdiag.engine.memory import TOKENS_PER_FORWARD, Budget, _free_of_group, budget_for, is_out_of_memory
+from kvdiag.engine.memory import TOKENS_PER_FORWARD, Budget, _free_of_groups, budget_for, is_out_of_memory
 from kvdiag.engine.replay import Replay
 from kvdiag.engine.shape import shape_of
 from kvdiag.engine.views import Cell
@@ -98,16 +100,33 @@ def test_how_errors_say_it(error, is_memory):
     assert is_out_of_memory(error) is is_memory
 
 
-def test_a_limit_of_the_batch_system_counts(tmp_path):
-    assert _free_of_group(tmp_path) > 2**60  # no control group here
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("700\n")
-    (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 100\n")
-    assert _free_of_group(tmp_path) > 2**60
-    (tmp_path / "memory.max").write_text("1000\n")
-    assert _free_of_group(tmp_path) == 1000 - 700 + 100
-    (tmp_path / "memory.current").write_text("1200\n")
-    assert _free_of_group(tmp_path) == 0
+@pytest.mark.parametrize(
+    ("own", "folder", "names"),
+    [
+        ("0::/job/step\n", "job/step", ("memory.max", "memory.current", "inactive_file")),
+        ("0::/job/step\n", "job", ("memory.max", "memory.current", "inactive_file")),  # the limit is above
+        (
+            "3:cpu:/other\n9:memory:/job\n0::/\n",
+            "memory/job",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+)
+def test_a_limit_of_the_batch_system_counts(tmp_path, own, folder, names):
+    mine, group = tmp_path / "cgroup", tmp_path / "groups" / folder
+    assert _free_of_groups(tmp_path / "groups", mine) == sys.maxsize  # no control groups here
+    mine.write_text(own)
+    assert _free_of_groups(tmp_path / "groups", mine) == sys.maxsize
+    group.mkdir(parents=True)
+    limit, used, cached = names
+    (group / limit).write_text("max\n")
+    (group / used).write_text("700\n")
+    (group / "memory.stat").write_text(f"anon 500\n{cached} 100\n")
+    assert _free_of_groups(tmp_path / "groups", mine) == sys.maxsize
+    (group / limit).write_text("1000\n")
+    assert _free_of_groups(tmp_path / "groups", mine) == 1000 - 700 + 100
+    (group / used).write_text("1200\n")
+    assert _free_of_groups(tmp_path / "groups", mine) == 0
 
 
 @pytest.mark.parametrize("name", ["feed_tree", "step"])

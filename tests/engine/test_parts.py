@@ -47,12 +47,27 @@ def test_parts_give_the_same_rows(most):
     assert asked[:2] == [6, 0] and max(asked[2:]) <= 3  # the control by itself, then halves
     assert too_much == {} and set(found.cells) == set(found.views) == set(CELLS)
     assert found.control.answer == whole.control.answer
+    assert (
+        list(found.cells) == list(found.views) == list(whole.views)
+    )  # of two equal cells the later one is the copy
     for cell in CELLS:
         assert found.cells[cell].answer == whole.cells[cell].answer
         assert found.cells[cell].nll == pytest.approx(whole.cells[cell].nll, abs=1e-5)
         assert torch.equal(found.views[cell].kept(), whole.views[cell].kept())
     assert "cells" in found.halved  # told in the manifest
     assert found.seconds["prefill"] > 0
+
+
+def test_a_part_leaves_no_cache_of_its_own_to_the_next():
+    quantized = [c for c in CELLS if c.method.adapter == "quantized"]
+    whole = matrix(quantized, frozenset([0]), 8)
+    run, _ = runner(most=1)
+    found, _ = in_parts(run, quantized)
+    one, two = (found.views[cell] for cell in quantized)
+    assert max(t.numel() for view in (one, two) for c in view.choices for t in (c.keys, c.values)) == 32
+    assert one.same_cache(one) and not one.same_cache(two)
+    for cell in quantized:
+        assert found.views[cell].stored_bytes(8) == whole.views[cell].stored_bytes(8)
 
 
 def test_a_cell_that_is_too_much_alone_costs_itself_only():

@@ -2,15 +2,19 @@
 
 import copy
 import json
+import shutil
 
 import pytest
 
+from kvdiag.engine import stored
+from kvdiag.engine.repair import Trial, repair
 from kvdiag.errors import DataError
 from kvdiag.ledger.files import to_json
 from kvdiag.ledger.finish import add_table
 from kvdiag.ledger.intact import damage, manifest_damage, refuse_damaged, sealed, with_another_card
 from kvdiag.ledger.layout import CARD, MANIFEST, read_manifest
 from kvdiag.ledger.work import check_recipe
+from kvdiag.publish import merge
 from kvdiag.records.schema import to_table
 from kvdiag.validation.validate import validate
 from tests import rows
@@ -118,3 +122,20 @@ def test_an_added_table_does_not_seal_what_was_changed_before(ledger):
 def test_equal_rows_have_equal_seals(tmp_path):
     one, two = (rows.write_made_up(tmp_path / name) for name in ("one", "two"))
     assert one["seal"] == two["seal"] and one["card"] == two["card"]
+
+
+@pytest.mark.parametrize("what", ["evaluate", "repair", "merge"])
+def test_no_command_goes_on_from_an_altered_manifest(built_ledger, tmp_path, what):
+    """A new seal, over what they write, would hide it."""
+    altered = tmp_path / "altered"
+    shutil.copytree(built_ledger, altered)
+    manifest = json.loads((altered / MANIFEST).read_text())
+    manifest["recipe"]["seed"] += 1
+    (altered / MANIFEST).write_text(json.dumps(manifest))
+    use = {
+        "evaluate": lambda: stored.read(altered),
+        "repair": lambda: repair(altered, Trial(), False, lambda done, n: None),
+        "merge": lambda: merge._write(altered, altered, tmp_path / "next", {"submitter": "x"}, ()),
+    }[what]
+    with pytest.raises(DataError, match=r"altered: manifest.json was changed or damaged since it was written"):
+        use()
