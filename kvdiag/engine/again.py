@@ -18,6 +18,11 @@ def out_of_memory(records: Records) -> set[str]:
     return {run["cell_id"] for run in records["runs"] if run["reason"] == "oom"}
 
 
+def is_short(records: Records) -> bool:
+    """Whether memory ran out for the control or a cell."""
+    return records["control"]["reason"] == "oom" or bool(out_of_memory(records))
+
+
 def short(committed: Iterable[Records]) -> list[str]:
     """Ids of the sources to run once more: their control ran out of memory, or a cell that fits elsewhere did.
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kvdiag.engine.again import is_better, out_of_memory, ran, refuse_none, short
+from kvdiag.engine.again import is_better, is_short, out_of_memory, ran, refuse_none, short
 from kvdiag.engine.plan import Plan, environment, make_plan
 from kvdiag.engine.sound import sound
 from kvdiag.engine.source import SourceDone, attempt, run_source
@@ -132,7 +132,7 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
     watcher.planned(plan, kept)
     for text in work.damaged:
         watcher.warned(text)
-    writing = 0.0
+    writing, perhaps_short = 0.0, kept > 0  # of sources kept before, that is not known yet
     with switch.deferred(), closing(runner.run(plan, todo, watcher, switch)) as found:
         for done in sound(
             _told(found, watcher), _works, _error, lambda: _again(plan, work, runner, switch), switch
@@ -144,8 +144,10 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
             spent = time.perf_counter() - start
             writing += spent
             watcher.source_done(done.source, done.seconds | {"write": spent})
+            perhaps_short = perhaps_short or is_short(done.records)
     switch.check()
-    _run_again(plan, work, watcher, runner, switch)
+    if perhaps_short:
+        _run_again(plan, work, watcher, runner, switch)
     with work.writing(_ids(plan)):
         start = time.perf_counter()
         tables, seconds, told = _gather(plan, work)
