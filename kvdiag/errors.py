@@ -33,3 +33,8 @@ def near_matches(name: str, known: list[str]) -> str:
     if close:
         return "did you mean " + " or ".join(close) + "?"
     return "known: " + ", ".join(known)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its class where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

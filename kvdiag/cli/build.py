@@ -150,7 +150,8 @@ def _runner(pool: dict[str, Any]) -> Iterator[Any]:
                 raise UsageError(f"--{name.replace('_', '-')} {value}: needs --engine ray")
         yield None
         return
-    from kvdiag.scale.pool import Pool, RayRunner
+    from kvdiag.scale.pool import RayRunner
+    from kvdiag.scale.room import Pool
 
     chosen = {name: value for name, value in pool.items() if name != "engine" and value is not None}
     with RayRunner(Pool(**chosen)) as runner:

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-from kvdiag.errors import DataError
-
 Records = dict[str, Any]
 
 
@@ -32,10 +30,9 @@ def short(committed: Iterable[Records]) -> list[str]:
     lost: list[tuple[str, bool, set[str]]] = []
     for records in committed:
         fits |= {run["cell_id"] for run in records["runs"] if run["status"] == "available"}
-        whole, cells = records["control"]["reason"] == "oom", out_of_memory(records)
-        if whole or cells:
-            lost.append((records["source"]["source_id"], whole, cells))
-    return [source_id for source_id, whole, cells in lost if whole or cells & fits]
+        if is_short(records):
+            lost.append((records["source"]["source_id"], ran(records), out_of_memory(records)))
+    return [source_id for source_id, has_control, cells in lost if not has_control or cells & fits]
 
 
 def is_better(second: Records, first: Records) -> bool:
@@ -47,9 +44,13 @@ def _answers(records: Records) -> int:
     return sum(row["status"] == "available" for row in (records["control"], *records["runs"]))
 
 
-def refuse_none(n: int) -> None:
-    """Raise DataError: n sources ran out of memory twice and no source ran, which is no fault of theirs."""
-    raise DataError(
-        f"{n} sources ran out of memory, twice each, and none runs here: give a smaller --model or --length, "
-        "--dtype bfloat16, or a device with more memory (where something else held it: run the same command again)"
-    )
+def short_of_memory(committed: Iterable[Records]) -> dict[str, dict[str, Any]]:
+    """What a manifest's `build` part says of it, by source: runs that failed, stages in which fewer went on."""
+    facts: dict[str, dict[str, Any]] = {"out_of_memory": {}, "halved": {}}
+    for records in committed:
+        source_id = records["source"]["source_id"]
+        if cells := out_of_memory(records):
+            facts["out_of_memory"][source_id] = len(cells)
+        if "halved" in records:
+            facts["halved"][source_id] = records["halved"]
+    return facts

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from kvdiag.engine.again import is_better, is_short, out_of_memory, ran, refuse_none, short
+from kvdiag.engine.again import is_better, is_short, ran, short, short_of_memory
 from kvdiag.engine.plan import Plan, environment, make_plan
 from kvdiag.engine.sound import sound
 from kvdiag.engine.source import SourceDone, attempt, run_source
@@ -110,7 +110,8 @@ def build(
             manifest = _finished(plan)
             if not damage(out, manifest):
                 watcher.planned(plan, len(plan.sources))
-                _tidy(work, watcher)
+                if left := work.remove():
+                    watcher.warned(left)
                 return manifest
         with work.writing(_ids(plan)):
             work.adopt(plan.as_dict())
@@ -166,15 +167,10 @@ def _run(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, switch:
                 **runner.about(),
             },
         )
-    _tidy(work, watcher)
+    if left := work.remove():
+        watcher.warned(left)
     watcher.finished(manifest)
     return manifest
-
-
-def _tidy(work: WorkFolder, watcher: Watcher) -> None:
-    left = work.remove()
-    if left:
-        watcher.warned(left)
 
 
 def _ids(plan: Plan) -> list[str]:
@@ -196,7 +192,11 @@ def _run_again(plan: Plan, work: WorkFolder, watcher: Watcher, runner: Runner, s
                     work.commit(done.records | {"seconds": done.seconds})
     switch.check()
     if _ran_before(plan, work) is None:
-        refuse_none(len(waiting))
+        raise DataError(
+            f"{len(waiting)} sources ran out of memory, twice each, and none runs here: give a smaller --model or "
+            "--length, --dtype bfloat16, or a device with more memory (where something else held it: run the same "
+            "command again)"
+        )
 
 
 def _told(found: Iterator[SourceDone], watcher: Watcher) -> Iterator[SourceDone]:
@@ -238,21 +238,18 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
     parts: dict[str, list[pa.Table]] = {"sources": [], "controls": [], "runs": [], "retention": []}
     seconds: dict[str, float] = {}
     exceptions: dict[str, str] = {}
-    too_much: dict[str, int] = {}  # runs of a source that memory did not do for
-    halved: dict[str, list[str]] = {}  # stages in which memory ran out and fewer rows went on at once
+    memory_facts: dict[str, dict[str, Any]] = {}
     for first in range(0, len(plan.sources), BATCH):
         rows = [_committed(work, source) for source in plan.sources[first : first + BATCH]]
         parts["sources"].append(to_table("sources", [r["source"] for r in rows]))
         parts["controls"].append(to_table("controls", [r["control"] for r in rows]))
         parts["runs"].append(to_table("runs", [run for r in rows for run in r["runs"]]))
         parts["retention"].append(to_table("retention", [row for r in rows for row in r["retention"]]))
+        for fact, of_batch in short_of_memory(rows).items():
+            memory_facts.setdefault(fact, {}).update(of_batch)
         for row in rows:
             for stage, spent in row["seconds"].items():
                 seconds[stage] = seconds.get(stage, 0.0) + spent
-            if cells := out_of_memory(row):
-                too_much[row["source"]["source_id"]] = len(cells)
-            if "halved" in row:
-                halved[row["source"]["source_id"]] = row["halved"]
             if (row["control"]["status"], row["control"]["reason"]) == ("failed", "exception"):
                 exceptions[row["source"]["source_id"]] = row["control"]["detail"]
     tables = {table: pa.concat_tables(found).combine_chunks() for table, found in parts.items()}
@@ -260,7 +257,7 @@ def _gather(plan: Plan, work: WorkFolder) -> tuple[dict[str, pa.Table], dict[str
     return (
         tables | {"methods": to_table("methods", methods)},
         seconds,
-        {"exceptions": exceptions, "out_of_memory": too_much, "halved": halved},
+        {"exceptions": exceptions, **memory_facts},
     )
 
 

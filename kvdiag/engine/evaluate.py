@@ -15,6 +15,7 @@ from typing import Any
 from kvdiag import recipes
 from kvdiag.diagnostics.signatures import Thresholds
 from kvdiag.engine import stored
+from kvdiag.engine.again import short_of_memory
 from kvdiag.engine.against import cannot_run, load_same_model, run_one
 from kvdiag.engine.build import Plan, Watcher, environment
 from kvdiag.engine.candidate import Candidate, method_row
@@ -73,7 +74,7 @@ def evaluate(
     recipe = _recipe(found, candidate, choice)
     check_recipe(out, recipe)
     plan = make_plan(found, candidate, choice, recipe, out)
-    whole = {"recipe": recipe, "environment": plan.environment, "cells": [c.id for c in plan.cells]}
+    whole = plan.as_dict() | {"recipe": recipe}
     if (out / MANIFEST).is_file() and not (out / WORK).is_dir():
         manifest = read_manifest(out)
         refuse_other(out, manifest, whole)
@@ -88,7 +89,8 @@ def evaluate(
         done, seconds = _run_all(plan, found, work, watcher, switch)
         with work.writing(ids):
             manifest = _write(out, plan, found, candidate, whole, done, seconds)
-        work.remove()
+        if left := work.remove():
+            watcher.warned(left)
     return out, manifest
 
 
@@ -303,5 +305,6 @@ def _write(
             "reference": str(found.ledger),
             "environment_differs": stored.environment_changes(found.manifest["environment"], plan.environment),
             "controls_that_disagree": sum(bool(r["disagreement"]) for r in done),
+            **short_of_memory(done),
         },
     )

@@ -15,7 +15,7 @@ import transformers
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from kvdiag.errors import UsageError
+from kvdiag.errors import UsageError, first_line
 from kvdiag.ledger.files import sha256
 
 SMOLLM2 = "smollm2"
@@ -129,11 +129,6 @@ def _plain_tokenizer(read: Any, config: Any, writes_bos: bool) -> PreTrainedToke
     plain = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **special)
     plain.chat_template = read.chat_template
     return plain
-
-
-def first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from kvdiag.engine.model_files import first_line, quiet, resolve
-from kvdiag.errors import UsageError
+from kvdiag.engine.model_files import quiet, resolve
+from kvdiag.errors import UsageError, first_line
 from kvdiag.network import hub_reachable
 
 # Architectures whose attention layers the replay was proven on (tests/engine/test_equivalence.py).

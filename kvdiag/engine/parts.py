@@ -6,6 +6,7 @@ from kvdiag.engine.matrix import MatrixResult
 from kvdiag.engine.memory import Budget, is_out_of_memory, let_go
 from kvdiag.engine.rows import Gap
 from kvdiag.engine.views import Cell
+from kvdiag.errors import first_line
 
 Run = Callable[[Sequence[Cell], Budget | None], MatrixResult]
 
@@ -50,7 +51,7 @@ def _attempt(run: Run, cells: Sequence[Cell], budget: Budget | None) -> tuple[Ma
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return None, (str(error).splitlines() or [type(error).__name__])[0]
+        return None, first_line(error)
 
 
 def _least() -> Budget:

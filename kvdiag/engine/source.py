@@ -14,6 +14,7 @@ from kvdiag.engine.parts import in_parts
 from kvdiag.engine.plan import Plan
 from kvdiag.engine.rows import Gap, Subject, records
 from kvdiag.engine.views import Cell
+from kvdiag.errors import first_line
 from kvdiag.prompts import Prompt, PromptBuilder
 from kvdiag.workloads.base import Source
 
@@ -128,7 +129,7 @@ def _run_cells(
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        return Gap("failed", "oom", _first_line(error)), {}
+        return Gap("failed", "oom", first_line(error)), {}
 
 
 def _gaps(plan: Plan, prompt: Prompt) -> dict[Cell, Gap]:
@@ -152,7 +153,3 @@ def _never(plan: Plan, cell: Cell) -> Gap | None:
     if cell.method.id in plan.cannot:
         return plan.cannot[cell.method.id]
     return Gap("unsupported", reason, f"{cell.method.id} has no {cell.setting}") if reason else None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

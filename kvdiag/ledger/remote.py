@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from kvdiag.errors import DataError, UsageError
+from kvdiag.errors import DataError, UsageError, first_line
 from kvdiag.network import hub_reachable
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -67,8 +67,7 @@ def _snapshot(data: str, repo: str, revision: str | None) -> Path:
             f"--data {data}: no such folder, not in the Hub's cache, and the Hub cannot be reached"
         ) from error
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"--data {data}: cannot be fetched ({reason})") from error
+        raise DataError(f"--data {data}: cannot be fetched ({first_line(error)})") from error
     if not (found / "manifest.json").is_file():
         raise DataError(f"--data {data}: not a ledger (it has no manifest.json)")
     if not _whole(found):

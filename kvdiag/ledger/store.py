@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from kvdiag.errors import UsageError
+from kvdiag.errors import UsageError, first_line
 from kvdiag.ledger.files import write_atomic
 
 # In a folder that a user names, files are kept in one of our own: what else is there is not ours to remove.
@@ -95,8 +95,7 @@ def _answering() -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        text = (str(error).splitlines() or [""])[0]
-        raise OSError(f"{type(error).__name__}: {text}") from error
+        raise OSError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
 def open_store(address: str | None, ledger_work: Path) -> Store:

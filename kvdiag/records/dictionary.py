@@ -32,7 +32,8 @@ meaning or type changes or a column goes. A ledger says in `manifest.json` which
 Rule for a change of Y: readers of the new version accept ledgers of the old one only after migration, which adds
 the column with status `not_measured` and reason `older_schema` (null for a plain nullable column) and writes a
 new ledger; for a change of X the migration is written by hand and described here, with the release that brings
-it. `kvdiag validate` names a version it does not read. There is one version so far: 1.0.0.
+it. `kvdiag validate` names a version it does not read. There is one version of each table so far, 1.0.0; the
+manifest is at 1.1.0, which added `card` and `seal`.
 
 ## Files
 

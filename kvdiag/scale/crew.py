@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvdiag import recipes
 from kvdiag.engine.memory import is_out_of_memory
@@ -14,10 +14,8 @@ from kvdiag.errors import DataError, UsageError
 from kvdiag.recipes import Recipe
 from kvdiag.scale import room
 from kvdiag.scale.replica import Replica, Started, checked
+from kvdiag.scale.room import Pool
 from kvdiag.workloads.base import Source
-
-if TYPE_CHECKING:  # which imports this module
-    from kvdiag.scale.pool import Pool
 
 # Workers in a row that die while they load, beyond those that load at once, before the build gives up.
 START_TRIES = 3
@@ -46,7 +44,7 @@ class Crew:
     ours: whether it was this build that connected to Ray, and so lets go of it.
     """
 
-    def __init__(self, ray: Any, pool: "Pool", say: Callable[[str], None]) -> None:
+    def __init__(self, ray: Any, pool: Pool, say: Callable[[str], None]) -> None:
         self._ray, self._pool, self._say = ray, pool, say
         self.workers: list[Worker] = []
         self.starting: dict[Any, Worker] = {}

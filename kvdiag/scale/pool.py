@@ -20,25 +20,16 @@ from kvdiag.engine.source import SourceDone
 from kvdiag.engine.stopping import StopSwitch
 from kvdiag.engine.views import Cell
 from kvdiag.engine.watch import Watcher
-from kvdiag.errors import DataError, UsageError
+from kvdiag.errors import DataError, UsageError, first_line
 from kvdiag.recipes import Recipe
 from kvdiag.scale.crew import PATIENCE_SECONDS, POLL_SECONDS, Crew, Worker
+from kvdiag.scale.room import Pool
 from kvdiag.workloads.base import Source
 
 # A source during which so many workers died ends as `failed: exception`, or `failed: oom` where each of them was
 # killed for memory. Lost nodes do not count.
 WORKER_TRIES = 3
 OBJECT_STORE_BYTES = 256 * 2**20  # sources and rows are small
-
-
-@dataclass(frozen=True)
-class Pool:
-    """What to run on. address: of a running cluster, None for one here. threads: of a worker, None as here."""
-
-    address: str | None = None
-    workers: int = 1
-    gpus_per_worker: float | None = None
-    threads: int | None = None
 
 
 @dataclass
@@ -92,9 +83,8 @@ class RayRunner:
         try:
             self._ray.init(address=self._pool.address or "local", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
             raise UsageError(
-                f"--address {self._pool.address or 'local'}: no Ray cluster answers there ({reason}); "
+                f"--address {self._pool.address or 'local'}: no Ray cluster answers there ({first_line(error)}); "
                 "one that asks for a token needs RAY_AUTH_MODE and RAY_AUTH_TOKEN here too"
             ) from error
 

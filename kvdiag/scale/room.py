@@ -1,9 +1,20 @@
-"""What a pool has room for, from what its nodes have in all (`CPU`, `GPU`), taken or not."""
+"""How large a pool is to be, and what there is room for, from what nodes have in all (`CPU`, `GPU`)."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 Node = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What to run on. address: of a running cluster, None for one here. threads: of a worker, None as here."""
+
+    address: str | None = None
+    workers: int = 1
+    gpus_per_worker: float | None = None
+    threads: int | None = None
 
 
 def room(nodes: Sequence[Node], cpus: int, gpus: float) -> int:

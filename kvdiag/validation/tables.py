@@ -7,6 +7,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvdiag.errors import first_line
 from kvdiag.records.schema import TABLES, arrow_schema, json_schema
 from kvdiag.validation.contract import Predicate, literal, predicates
 from kvdiag.validation.findings import Finding
@@ -44,7 +45,7 @@ def check_parquet(path: Path, table: str, name: str) -> list[Finding]:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         schema = file.schema_arrow
     except (OSError, pa.ArrowException) as error:
-        return [Finding("unreadable", f"cannot be read as Parquet ({_line(error)})", name, table)]
+        return [Finding("unreadable", f"cannot be read as Parquet ({first_line(error)})", name, table)]
     found = check_columns(schema, table, name)
     if found:
         return found
@@ -69,7 +70,7 @@ def _check_pages(file: Any, table: str, name: str) -> list[Finding]:
             try:
                 file.read_row_group(group, columns=[column])
             except (OSError, pa.ArrowException) as error:
-                message = f"row group {group} is damaged ({_line(error)})"
+                message = f"row group {group} is damaged ({first_line(error)})"
                 found.append(Finding("damaged", message, name, table, column))
     return found
 
@@ -109,7 +110,3 @@ def _check_predicates(connection: Any, source: str, table: str, file: str, key: 
 
 def _broken(rule: Predicate) -> str:
     return f"NOT coalesce({rule.sql}, false)"
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

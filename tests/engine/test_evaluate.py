@@ -5,11 +5,14 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from kvdiag import recipes
 from kvdiag.analysis.verdict import verdict
+from kvdiag.commit import kvdiag_commit
 from kvdiag.conformance import foreign
 from kvdiag.engine import against, evaluate, stored
+from kvdiag.engine import source as engine_source
 from kvdiag.engine.build import Watcher, build
 from kvdiag.engine.candidate import Candidate
 from kvdiag.engine.evaluate import Choice
@@ -95,6 +98,26 @@ def test_it_is_a_valid_ledger_of_the_same_sources_and_controls(done, built_ledge
     (method,) = ask(done, "FROM methods")
     assert (method["method"], method["state"], method["verification"]) == ("longestkeys", "verified", "0" * 16)
     assert ("a" * 64) in method["implementation"]
+
+
+def test_its_manifest_says_which_code_ran_and_where_memory_was_short(done, built_ledger, tmp_path, monkeypatch):
+    assert read_manifest(done)["environment"].get("kvdiag_commit") == kvdiag_commit()
+    assert read_manifest(done)["build"]["out_of_memory"] == read_manifest(done)["build"]["halved"] == {}
+    whole, texts = engine_source.run_matrix, []
+
+    def run_matrix(model, prompt, cells, *rest, **known):
+        texts.append(prompt.text)
+        if cells and prompt.text == texts[0]:
+            raise torch.OutOfMemoryError("planted")
+        return whole(model, prompt, cells, *rest, **known)
+
+    monkeypatch.setattr(engine_source, "run_matrix", run_matrix)
+    out = run(built_ledger, "LongestKeys", tmp_path / "short")
+    (lost,) = ask(out, "SELECT source_id, status FROM runs WHERE reason = 'oom'")
+    facts = read_manifest(out)["build"]
+    assert (lost["status"], facts["out_of_memory"]) == ("failed", {lost["source_id"]: 1})
+    assert facts["halved"] == {lost["source_id"]: ["cells"]}
+    assert validate(out) == []
 
 
 def test_rows_are_those_a_build_gives(built_ledger, model_folder, tmp_path):

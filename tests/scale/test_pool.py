@@ -15,8 +15,9 @@ from kvdiag.errors import DataError, UsageError
 from kvdiag.records.schema import to_table
 from kvdiag.scale import crew, replica
 from kvdiag.scale.crew import START_TRIES, Worker
-from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner
+from kvdiag.scale.pool import WORKER_TRIES, RayRunner
 from kvdiag.scale.replica import Replica, Started
+from kvdiag.scale.room import Pool
 from tests.built import small_recipe
 from tests.faults.harness import contents
 

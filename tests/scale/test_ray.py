@@ -15,8 +15,9 @@ from kvdiag.errors import DataError, UsageError
 from kvdiag.ledger.layout import read_manifest
 from kvdiag.query.connection import connect, rows
 from kvdiag.scale.crew import Worker
-from kvdiag.scale.pool import WORKER_TRIES, Pool, RayRunner, _refuse_deadly
+from kvdiag.scale.pool import WORKER_TRIES, RayRunner, _refuse_deadly
 from kvdiag.scale.replica import Started
+from kvdiag.scale.room import Pool
 from tests.built import small_recipe
 from tests.faults.harness import contents
 
